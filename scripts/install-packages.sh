@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that weir is built with. Does nothing when all are there.
+. "$(dirname "$0")/common.sh"
+
+packages=(
+  ca-certificates git make npm          # set-up itself
+  clang-16 lld-16 libclang-rt-16-dev    # compiler, linker, sanitizers and libFuzzer
+  g++ cmake ninja-build                 # GCC build, build system
+  libhwy-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
+  libgtest-dev libbenchmark-dev
+)
+# Node.js from elsewhere brings its own npm, and Debian's package would conflict with it.
+command -v npm >/dev/null && packages=("${packages[@]/#npm/}")
+
+missing=()
+for package in "${packages[@]}"; do
+  [ -n "$package" ] || continue
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+command -v apt-get >/dev/null || die "needs Debian's apt-get, or these installed by hand: ${missing[*]}"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || die "run this as root, or install sudo; missing packages: ${missing[*]}"
+  as_root=(sudo)
+fi
+say "installing packages: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq || die "apt-get update failed; is the network reachable?"
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+  die "apt-get could not install: ${missing[*]}"

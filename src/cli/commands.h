@@ -1,0 +1,16 @@
+// cli/: the program. One file a command; each reads its options, calls the floors below and prints.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace weir {
+
+// Exit codes of every command.
+constexpr int kDone = 0;
+constexpr int kWorkFailed = 1;
+constexpr int kBadInput = 2;
+
+// Each adds a subcommand to `app`. When that command ran, its exit code is in `exit_code`.
+void add_plan_command(CLI::App& app, int& exit_code);
+
+}  // namespace weir
