@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that weir is built with. Does nothing when all are there.
+# Installs the Debian packages that weir is built with, and those named as arguments. Does nothing
+# when all are there.
 . "$(dirname "$0")/common.sh"
 
 packages=(
   ca-certificates git make npm          # set-up itself
   clang-16 lld-16 libclang-rt-16-dev    # compiler, linker, sanitizers and libFuzzer
   g++ cmake ninja-build                 # GCC build, build system
-  libhwy-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
+  libhwy-dev libedit-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
   libgtest-dev libbenchmark-dev
+  "$@"
 )
 # Node.js from elsewhere brings its own npm, and Debian's package would conflict with it.
-command -v npm >/dev/null && packages=("${packages[@]/#npm/}")
+command -v npm >/dev/null && packages=("${packages[@]/%npm/}")
 
 missing=()
 for package in "${packages[@]}"; do

@@ -14,8 +14,14 @@ struct Bytes {
   int64_t v = 0;
   auto operator<=>(const Bytes&) const = default;
 
-  Bytes& operator+=(Bytes o) { v += o.v; return *this; }
-  Bytes& operator-=(Bytes o) { v -= o.v; return *this; }
+  Bytes& operator+=(Bytes o) {
+    v += o.v;
+    return *this;
+  }
+  Bytes& operator-=(Bytes o) {
+    v -= o.v;
+    return *this;
+  }
 };
 
 constexpr Bytes operator+(Bytes a, Bytes b) { return {a.v + b.v}; }

@@ -7,8 +7,8 @@ namespace weir {
 
 }  // namespace weir
 
-#define WEIR_CHECK(condition)                                  \
-  do {                                                         \
-    if (!(condition)) [[unlikely]]                             \
-      ::weir::check_failed(__FILE__, __LINE__, #condition);    \
+#define WEIR_CHECK(condition)                               \
+  do {                                                      \
+    if (!(condition)) [[unlikely]]                          \
+      ::weir::check_failed(__FILE__, __LINE__, #condition); \
   } while (false)

@@ -42,8 +42,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}            // NOLINT
-  Result(Status error) : state_(std::in_place_index<1>, std::move(error)) {        // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT
+  Result(Status error) : state_(std::in_place_index<1>, std::move(error)) {  // NOLINT
     WEIR_CHECK(!std::get<1>(state_).ok());
   }
 

@@ -26,12 +26,12 @@ enum class KvStorage : uint8_t { separate, shared };
 struct KvLayer {
   int index = 0;
   Retention retention;
-  int n_heads = 0;     // query heads
+  int n_heads = 0;  // query heads
   int n_kv_heads = 0;
-  int k_dim = 0;       // elements of a K row per head
-  int v_dim = 0;       // elements of a V row per head
+  int k_dim = 0;  // elements of a K row per head
+  int v_dim = 0;  // elements of a V row per head
   KvStorage storage = KvStorage::separate;
-  int source = 0;      // the layer whose K and V it reads; its own index when it owns KV
+  int source = 0;  // the layer whose K and V it reads; its own index when it owns KV
 
   bool owns_kv() const { return source == index; }
   bool operator==(const KvLayer&) const = default;

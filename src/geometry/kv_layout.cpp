@@ -10,8 +10,7 @@ Status check_row(const KvLayer& layer, const char* what, KvType type, int dim) {
   if (dim % kv_type_block(type) == 0) return {};
   return Status(Code::invalid_input,
                 std::string("KV type ") + kv_type_name(type) + " cannot store the " + what +
-                    " rows of " +
-                    (layer.retention.kind == LayerKind::global ? "global" : "local") +
+                    " rows of " + (layer.retention.kind == LayerKind::global ? "global" : "local") +
                     " layers: " + std::to_string(dim) + " elements are not a multiple of " +
                     std::to_string(kv_type_block(type)) + "; use f16, bf16 or f32 for them");
 }
@@ -55,9 +54,8 @@ Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format)
       if (Status s = check_row(layer, "K", k_type, layer.k_dim); !s.ok()) return s;
       if (Status s = check_row(layer, "V", v_type, layer.v_dim); !s.ok()) return s;
 
-      auto group = std::find_if(layout.groups.begin(), layout.groups.end(), [&](const KvGroup& g) {
-        return g.retention == layer.retention;
-      });
+      auto group = std::find_if(layout.groups.begin(), layout.groups.end(),
+                                [&](const KvGroup& g) { return g.retention == layer.retention; });
       if (group == layout.groups.end()) {
         KvGroup added;
         added.id = static_cast<GroupId>(layout.groups.size());

@@ -26,7 +26,8 @@ struct KvFormat {
 enum class GroupId : uint8_t {};
 
 // One owning layer inside a group's block. The K part of a layer is n_kv_heads tiles of
-// block_tokens rows of k_dim elements, head after head; V likewise. Inside a tile the codec decides.
+// block_tokens rows of k_dim elements, head after head; V likewise. Inside a tile the codec
+// decides.
 struct GroupLayer {
   int layer = 0;  // index in the model
   int n_kv_heads = 0, k_dim = 0, v_dim = 0;
@@ -43,16 +44,16 @@ struct KvGroup {
   Retention retention;
   KvType k_type = KvType::f16, v_type = KvType::f16;
   int block_tokens = 0;
-  Bytes block_bytes;            // a multiple of 64
-  Bytes largest_layer_bytes;    // K and V of the widest layer in one block: a scratch block
+  Bytes block_bytes;          // a multiple of 64
+  Bytes largest_layer_bytes;  // K and V of the widest layer in one block: a scratch block
   std::vector<GroupLayer> layers;
 };
 
 struct KvLayout {
   KvFormat format;
-  std::vector<KvGroup> groups;    // global first, then local ones in order of first appearance
-  std::vector<int> group_of;      // per model layer: index in groups of the KV it reads
-  std::vector<int> slot_of;       // per model layer: index in that group's layers
+  std::vector<KvGroup> groups;  // global first, then local ones in order of first appearance
+  std::vector<int> group_of;    // per model layer: index in groups of the KV it reads
+  std::vector<int> slot_of;     // per model layer: index in that group's layers
 
   bool is_local(const KvGroup& g) const { return g.retention.kind != LayerKind::global; }
 };

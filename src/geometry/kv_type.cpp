@@ -10,7 +10,7 @@ namespace {
 
 struct TypeFacts {
   const char* name;
-  int64_t block;        // elements that share a scale
+  int64_t block;  // elements that share a scale
   int64_t block_bytes;
 };
 

@@ -17,9 +17,12 @@ namespace weir {
 // It is also the first position that still matters after n committed tokens.
 constexpr int64_t first_visible(Retention r, int64_t n) {
   switch (r.kind) {
-    case LayerKind::global: return 0;
-    case LayerKind::sliding: return std::max<int64_t>(0, n - r.window + 1);
-    case LayerKind::chunked: return n - n % r.window;
+    case LayerKind::global:
+      return 0;
+    case LayerKind::sliding:
+      return std::max<int64_t>(0, n - r.window + 1);
+    case LayerKind::chunked:
+      return n - n % r.window;
   }
   return 0;
 }
@@ -41,7 +44,8 @@ constexpr int64_t held_blocks(Retention r, int64_t n, int64_t B) {
 // n_max outgrows. Tight.
 constexpr int64_t max_held_blocks(Retention r, int64_t n_max, int64_t B) {
   switch (r.kind) {
-    case LayerKind::global: return ceil_div(n_max, B);
+    case LayerKind::global:
+      return ceil_div(n_max, B);
     case LayerKind::sliding:
       // w-1 tokens that the next query reads: worst when they start on a block's last row.
       return std::min(ceil_div(n_max, B), r.window <= 1 ? 0 : ceil_div(r.window - 2, B) + 1);

@@ -36,9 +36,9 @@ struct KvCacheOptions {
 
 // Bytes in use, by layer kind. `global` + `local` is what plan() predicts to the byte.
 struct KvUsage {
-  Bytes global;     // blocks of global groups, each counted once however many share it
+  Bytes global;  // blocks of global groups, each counted once however many share it
   Bytes local;
-  Bytes headroom;   // new local blocks of the step under way
+  Bytes headroom;  // new local blocks of the step under way
   Bytes committed_free;
   Bytes resident() const { return global + local + headroom; }
 };

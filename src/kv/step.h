@@ -21,10 +21,10 @@ struct BlockAddress {
 // What a step reads and writes of one sequence in one group. Rows are storage indices; row ==
 // token position unless the sequence was shifted (then `first_visible_row` says what is read).
 struct StepTable {
-  int64_t first_row = 0;  // row of blocks[0], a multiple of the group's block_tokens
-  int64_t n_past = 0;     // rows committed before the step
-  int64_t n_new = 0;      // rows that the step adds, at n_past ...
-  std::vector<BlockAddress> blocks;        // in row order, up to row n_past + n_new - 1
+  int64_t first_row = 0;             // row of blocks[0], a multiple of the group's block_tokens
+  int64_t n_past = 0;                // rows committed before the step
+  int64_t n_new = 0;                 // rows that the step adds, at n_past ...
+  std::vector<BlockAddress> blocks;  // in row order, up to row n_past + n_new - 1
   std::vector<int64_t> first_visible_row;  // one per new row, or empty: by the group's retention
 };
 

@@ -1,0 +1,103 @@
+#include "cli/chat_session.h"
+
+#include "cli/interrupt.h"
+
+namespace weir {
+
+Result<ChatSession> ChatSession::create(LoadedEngine& loaded, std::string system_prompt,
+                                        SamplingParams sampling, int64_t max_new_tokens) {
+  Result<ChatTemplate> chat_template = ChatTemplate::create(loaded.model->vocab_model());
+  if (!chat_template) return chat_template.error();
+  ChatSession session(loaded, std::move(*chat_template));
+  session.system_prompt_ = std::move(system_prompt);
+  session.sampling_ = std::move(sampling);
+  session.max_new_tokens_ = max_new_tokens;
+  session.start_new();
+  return session;
+}
+
+int ChatSession::start_new() {
+  Branch branch;
+  loaded_->engine->with_core(
+      [&](EngineCore& core) { branch.conversation = core.conversations().open(); });
+  if (!system_prompt_.empty()) branch.messages.push_back({"system", system_prompt_});
+  branches_.push_back(std::move(branch));
+  return branch_ = branches() - 1;
+}
+
+Result<int> ChatSession::fork() {
+  Branch copy{.conversation = {}, .messages = current().messages};
+  Status status;
+  loaded_->engine->with_core([&](EngineCore& core) {
+    Result<ConversationId> id = core.conversations().fork(current().conversation);
+    status = id.status();
+    if (id.ok()) copy.conversation = *id;
+  });
+  if (!status.ok()) return status;
+  branches_.push_back(std::move(copy));
+  return branch_ = branches() - 1;
+}
+
+bool ChatSession::go_to(int branch) {
+  if (branch < 0 || branch >= branches()) return false;
+  branch_ = branch;
+  return true;
+}
+
+bool ChatSession::undo() {
+  auto& messages = current().messages;
+  while (!messages.empty() && messages.back().role == "assistant") messages.pop_back();
+  if (messages.empty() || messages.back().role != "user") return false;
+  messages.pop_back();
+  return true;
+}
+
+int64_t ChatSession::tokens_in_kv() {
+  int64_t tokens = 0;
+  loaded_->engine->with_core([&](EngineCore& core) {
+    tokens = static_cast<int64_t>(core.conversations().find(current().conversation)->tokens.size());
+  });
+  return tokens;
+}
+
+Result<Reply> ChatSession::say(const std::string& text,
+                               const std::function<void(std::string_view)>& on_text) {
+  current().messages.push_back({"user", text});
+  return reply(on_text);
+}
+
+Result<Reply> ChatSession::regenerate(const std::function<void(std::string_view)>& on_text) {
+  auto& messages = current().messages;
+  while (!messages.empty() && messages.back().role == "assistant") messages.pop_back();
+  if (messages.empty() || messages.back().role != "user") {
+    return Status(Code::invalid_input, "there is no message to answer again");
+  }
+  ++sampling_.seed;
+  return reply(on_text);
+}
+
+Result<Reply> ChatSession::reply(const std::function<void(std::string_view)>& on_text) {
+  auto& messages = current().messages;
+  const auto give_up = [&](Status status) {
+    messages.pop_back();
+    return status;
+  };
+  const Result<std::string> prompt = template_.render(messages, true);
+  if (!prompt) return give_up(prompt.error());
+  Result<std::vector<Token>> tokens = loaded_->engine->tokenizer().tokenize(*prompt, true, true);
+  if (!tokens) return give_up(tokens.error());
+
+  Request request;
+  request.prompt = std::move(*tokens);
+  request.sampling = sampling_;
+  request.max_new_tokens = max_new_tokens_;
+  request.conversation = current().conversation;
+  RequestEvents events;
+  events.on_token = [&on_text](Token, std::string_view text) { on_text(text); };
+  Reply reply = run_interruptibly(*loaded_->engine, std::move(request), std::move(events));
+  if (reply.reason == FinishReason::failed) return give_up(reply.error);
+  messages.push_back({"assistant", reply.text});
+  return reply;
+}
+
+}  // namespace weir

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "engine/chat_template.h"
+
+namespace weir {
+
+// A chat with branches: what was said, and the engine's conversation that holds its KV. The
+// messages are the truth; undoing one only shortens them, and the engine rewinds to the part of the
+// prompt that is still the same.
+class ChatSession {
+ public:
+  // Errors: unsupported if the model has no chat template.
+  static Result<ChatSession> create(LoadedEngine& loaded, std::string system_prompt,
+                                    SamplingParams sampling, int64_t max_new_tokens);
+
+  // One user turn; `on_text` gets the reply as it comes. A reply that failed leaves the chat as it
+  // was before the turn.
+  Result<Reply> say(const std::string& text, const std::function<void(std::string_view)>& on_text);
+  // Drops the last user turn and its reply. False if there is none.
+  bool undo();
+  // Says the last user message again for another reply. Errors: invalid_input if there is none.
+  Result<Reply> regenerate(const std::function<void(std::string_view)>& on_text);
+  // Starts an empty chat beside the others and goes there; returns its number.
+  int start_new();
+  // Copies this chat over the same KV blocks and goes to the copy. Errors: over_budget.
+  Result<int> fork();
+  bool go_to(int branch);
+  int branch() const { return branch_; }
+  int branches() const { return static_cast<int>(branches_.size()); }
+  int64_t tokens_in_kv();
+
+ private:
+  struct Branch {
+    ConversationId conversation{};
+    std::vector<ChatMessage> messages;
+  };
+  ChatSession(LoadedEngine& loaded, ChatTemplate chat_template)
+      : loaded_(&loaded), template_(std::move(chat_template)) {}
+  Branch& current() { return branches_[static_cast<size_t>(branch_)]; }
+  Result<Reply> reply(const std::function<void(std::string_view)>& on_text);
+
+  LoadedEngine* loaded_;
+  ChatTemplate template_;
+  std::string system_prompt_;
+  SamplingParams sampling_;
+  int64_t max_new_tokens_ = -1;
+  std::vector<Branch> branches_;
+  int branch_ = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,181 @@
+#include "cli/options.h"
+
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "cli/commands.h"
+#include "plan/block_tokens.h"
+
+namespace weir {
+namespace {
+
+// Half of what the system says is free: the weights, other programs and the page cache keep theirs.
+Bytes default_budget() {
+  std::ifstream info("/proc/meminfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (line.rfind("MemAvailable:", 0) != 0) continue;
+    return {std::stoll(line.substr(13)) * kKiB / 2};
+  }
+  return {kGiB};
+}
+
+}  // namespace
+
+std::vector<std::string> expand_short_options(int argc, char** argv) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  for (std::string& arg : args) {
+    if (arg == "-ub") arg = "--ubatch-size";
+    if (arg == "-ctk") arg = "--kv-type-k";
+    if (arg == "-ctv") arg = "--kv-type-v";
+  }
+  return args;
+}
+
+void KvTypeOptions::add_to(CLI::App& app) {
+  app.add_option("--kv-type", both, "Type of stored keys and values: f32, f16, bf16 (default f16)");
+  app.add_option("--kv-type-k,--cache-type-k", k, "Type of stored keys (-ctk)");
+  app.add_option("--kv-type-v,--cache-type-v", v, "Type of stored values (-ctv)");
+}
+
+Result<KvFormat> KvTypeOptions::format(const KvGeometry& geometry) const {
+  KvFormat format;
+  format.block_tokens = choose_block_tokens(geometry);
+  const std::string& k_name = !k.empty() ? k : !both.empty() ? both : "f16";
+  const std::string& v_name = !v.empty() ? v : !both.empty() ? both : "f16";
+  const Result<KvType> k_type = parse_kv_type(k_name);
+  if (!k_type) return k_type.error();
+  const Result<KvType> v_type = parse_kv_type(v_name);
+  if (!v_type) return v_type.error();
+  format.global_k = format.local_k = *k_type;
+  format.global_v = format.local_v = *v_type;
+  return format;
+}
+
+void EngineFlags::add_to(CLI::App& app) {
+  app.add_option("-m,--model", model_path, "Model file (GGUF)")->required();
+  app.add_option("-c,--ctx-size", context, "Most tokens of a conversation (0: the model's limit)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--ubatch-size", step_tokens, "Most tokens computed in one step (-ub)")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  app.add_option("-t,--threads", n_threads, "Threads (0: one a core)")->check(CLI::Range(0, 1024));
+  kv_types.add_to(app);
+  app.add_option("--kv-budget", kv_budget,
+                 "Hard limit of all KV memory, e.g. 512MiB (default: half of the free memory)");
+  app.add_flag("--no-repack", no_repack, "Keep weights in the file's layout");
+  app.add_flag("--mmap", use_mmap,
+               "Use weights from the mapped file instead of copying them to 2 MiB pages");
+}
+
+int EngineFlags::threads() const {
+  if (n_threads > 0) return n_threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+ModelOptions EngineFlags::model_options(bool show_progress) const {
+  ModelOptions options;
+  options.repack = !no_repack;
+  options.huge_pages = !use_mmap;
+  if (show_progress && isatty(STDERR_FILENO)) {
+    options.progress = [](float done) {
+      std::fprintf(stderr, "\rloading %3.0f %%%s", 100.0 * static_cast<double>(done),
+                   done >= 1.0f ? "\r\033[K" : "");
+      std::fflush(stderr);
+    };
+  }
+  return options;
+}
+
+Result<EngineOptions> EngineFlags::engine_options(const Model& model) const {
+  EngineOptions options;
+  Result<KvFormat> format = kv_types.format(model.geometry());
+  if (!format) return format.error();
+  options.kv = *format;
+  options.kv_budget = default_budget();
+  if (!kv_budget.empty()) {
+    const Result<Bytes> bytes = parse_bytes(kv_budget);
+    if (!bytes) return bytes.error();
+    options.kv_budget = *bytes;
+  }
+  options.max_context = context;
+  options.step_tokens = step_tokens;
+  options.n_threads = threads();
+  return options;
+}
+
+void SamplingFlags::add_to(CLI::App& app) {
+  app.add_option("--temp", params.temperature, "Temperature (0: always the likeliest token)");
+  app.add_option("--top-k", params.top_k, "Keep the k likeliest tokens (0: all)");
+  app.add_option("--top-p", params.top_p, "Keep the likeliest tokens of this total probability");
+  app.add_option("--min-p", params.min_p, "Drop tokens less likely than this share of the likeliest");
+  app.add_option("--repeat-last-n", params.repeat_last_n, "Tokens that penalties look back on");
+  app.add_option("--repeat-penalty", params.repeat_penalty, "Divides logits of recent tokens");
+  app.add_option("--frequency-penalty", params.frequency_penalty, "Lowers logits by count");
+  app.add_option("--presence-penalty", params.presence_penalty, "Lowers logits of seen tokens");
+  app.add_option("-s,--seed", seed, "Random seed (-1: a random one)");
+  app.add_option("--grammar", params.grammar, "GBNF grammar that the reply must follow");
+  app.add_option("--grammar-file", grammar_file, "File with the grammar");
+}
+
+Result<SamplingParams> SamplingFlags::sampling() const {
+  SamplingParams result = params;
+  result.seed = seed < 0 ? std::random_device{}() : static_cast<uint32_t>(seed);
+  if (!grammar_file.empty()) {
+    Result<std::string> text = read_text_file(grammar_file);
+    if (!text) return text.error();
+    result.grammar = std::move(*text);
+  }
+  return result;
+}
+
+Result<LoadedEngine> load_engine(const EngineFlags& flags, bool show_progress) {
+  LoadedEngine loaded;
+  Result<std::unique_ptr<Model>> model =
+      Model::load(flags.model_path, flags.model_options(show_progress));
+  if (!model) return model.error();
+  loaded.model = std::move(*model);
+  Result<EngineOptions> options = flags.engine_options(*loaded.model);
+  if (!options) return options.error();
+  loaded.options = *options;
+  loaded.device = make_cpu_device();
+  Result<std::unique_ptr<Engine>> engine =
+      Engine::create(*loaded.model, *loaded.device, loaded.options);
+  if (!engine) return engine.error();
+  loaded.engine = std::move(*engine);
+  return loaded;
+}
+
+Result<std::string> read_text_file(const std::string& path) {
+  if (path == "-") {
+    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Status(Code::not_found, "cannot open '" + path + "'");
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) return Status(Code::io_error, "cannot read '" + path + "'");
+  return std::move(text).str();
+}
+
+int report(const Status& status) {
+  std::fprintf(stderr, "weir: %s\n", status.message().c_str());
+  switch (status.code()) {
+    case Code::ok: return kDone;
+    case Code::invalid_input:
+    case Code::not_found:
+    case Code::corrupt:
+    case Code::unsupported:
+    case Code::over_budget: return kBadInput;
+    default: return kWorkFailed;
+  }
+}
+
+}  // namespace weir

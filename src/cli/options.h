@@ -1,0 +1,69 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "model/model.h"
+
+namespace weir {
+
+// CLI11 knows one-letter and --long options; llama.cpp's users also type -ub, -ctk, -ctv. Replaces
+// those by their long names.
+std::vector<std::string> expand_short_options(int argc, char** argv);
+
+// The options of how KV is stored: --kv-type, --kv-type-k, --kv-type-v.
+struct KvTypeOptions {
+  std::string both, k, v;
+  void add_to(CLI::App& app);
+  // Errors: invalid_input.
+  Result<KvFormat> format(const KvGeometry& geometry) const;
+};
+
+// The options of every command that computes: -m -c -ub -t and the KV types and budget.
+struct EngineFlags {
+  std::string model_path;
+  int64_t context = 0;
+  int64_t step_tokens = 512;
+  int n_threads = 0;  // 0: one a core
+  KvTypeOptions kv_types;
+  std::string kv_budget;
+  bool no_repack = false;
+  bool use_mmap = false;
+
+  void add_to(CLI::App& app);
+  int threads() const;
+  ModelOptions model_options(bool show_progress) const;
+  // Errors: invalid_input.
+  Result<EngineOptions> engine_options(const Model& model) const;
+};
+
+// llama.cpp's names and defaults: --temp --top-k --top-p --min-p --repeat-penalty ... --grammar.
+struct SamplingFlags {
+  SamplingParams params;
+  int64_t seed = -1;  // -1: a random one
+  std::string grammar_file;
+
+  void add_to(CLI::App& app);
+  Result<SamplingParams> sampling() const;
+};
+
+// A loaded model, its device and the engine over it.
+struct LoadedEngine {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<KvDevice> device;
+  std::unique_ptr<Engine> engine;
+  EngineOptions options;
+};
+Result<LoadedEngine> load_engine(const EngineFlags& flags, bool show_progress);
+
+// Whole file as bytes; "-" is standard input. Errors: not_found, io_error.
+Result<std::string> read_text_file(const std::string& path);
+
+// Prints "weir: MESSAGE" to stderr; returns the exit code that fits the status.
+int report(const Status& status);
+
+}  // namespace weir

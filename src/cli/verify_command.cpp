@@ -1,0 +1,254 @@
+// weir verify: the same tokens through weir and llama.cpp in one process, logit by logit.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "engine/evaluator.h"
+#include "oracle/llama_peer.h"
+
+namespace weir {
+namespace {
+
+// Rows of logits kept at once: 64 Mi floats, 256 MiB.
+constexpr int64_t kMaxLogits = int64_t{64} << 20;
+
+struct VerifyOptions {
+  EngineFlags engine;
+  std::string file;
+  int64_t n_tokens = 1024;
+  uint32_t seed = 1;
+  double max_nmse = 0;  // 0: by KV type
+  bool skip_noise = false;
+  bool as_json = false;
+};
+
+// How far two sets of logits for the same tokens are apart.
+struct Difference {
+  double max_abs = 0;
+  double squared_error = 0, squared_value = 0;
+  int64_t rows = 0, same_argmax = 0;
+  // Rows whose argmax differs, with the reference's gap between that row's two best logits.
+  std::vector<double> gaps_where_argmax_differs;
+
+  double nmse() const { return squared_value > 0 ? squared_error / squared_value : 0; }
+  double agreement() const {
+    return rows > 0 ? static_cast<double>(same_argmax) / static_cast<double>(rows) : 1;
+  }
+  int64_t differing_beyond(double noise) const {
+    return std::count_if(gaps_where_argmax_differs.begin(), gaps_where_argmax_differs.end(),
+                         [&](double gap) { return gap > noise; });
+  }
+  void add(std::span<const float> reference, std::span<const float> other);
+};
+
+void Difference::add(std::span<const float> reference, std::span<const float> other) {
+  size_t best = 0, best_other = 0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double error = static_cast<double>(other[i]) - static_cast<double>(reference[i]);
+    // Written so that a NaN is an infinite difference, not none.
+    max_abs = std::abs(error) <= max_abs ? max_abs : std::isnan(error) ? HUGE_VAL : std::abs(error);
+    squared_error += std::isnan(error) ? HUGE_VAL : error * error;
+    squared_value += static_cast<double>(reference[i]) * static_cast<double>(reference[i]);
+    if (reference[i] > reference[best]) best = i;
+    if (other[i] > other[best_other]) best_other = i;
+  }
+  ++rows;
+  if (best == best_other) {
+    ++same_argmax;
+  } else {
+    gaps_where_argmax_differs.push_back(static_cast<double>(reference[best]) -
+                                        static_cast<double>(reference[best_other]));
+  }
+}
+
+// Rows of a step whose logits are compared: all that fit the memory, evenly spread, the last among
+// them.
+std::vector<int32_t> rows_to_compare(int64_t step_tokens, int64_t n_vocab) {
+  const int64_t n = std::clamp<int64_t>(kMaxLogits / n_vocab / 2, 1, step_tokens);
+  std::vector<int32_t> rows;
+  for (int64_t i = 1; i <= n; ++i) {
+    rows.push_back(static_cast<int32_t>(step_tokens * i / n - 1));
+  }
+  return rows;
+}
+
+struct Verdict {
+  Difference weir_and_peer;
+  Difference peer_and_peer;  // llama.cpp with another step size: the noise that is always there
+  Bytes kv_bytes, peer_kv_bytes;
+};
+
+Result<std::vector<Token>> tokens_to_verify(const VerifyOptions& options, const Model& model) {
+  const auto n = static_cast<size_t>(options.n_tokens);
+  if (!options.file.empty()) {
+    Result<std::string> text = read_text_file(options.file);
+    if (!text) return text.error();
+    Result<std::vector<Token>> tokens =
+        Tokenizer(model.vocab()).tokenize(*text, true, false);
+    if (!tokens) return tokens.error();
+    if (tokens->empty()) return Status(Code::invalid_input, "'" + options.file + "' has no text");
+    tokens->resize(std::min(tokens->size(), n));
+    return tokens;
+  }
+  std::mt19937 random(options.seed);
+  std::vector<Token> tokens(n);
+  for (Token& token : tokens) {
+    token = static_cast<Token>(random() % static_cast<uint64_t>(model.n_vocab()));
+  }
+  return tokens;
+}
+
+Status compare(std::span<const Token> tokens, int64_t step_tokens, Evaluator& weir,
+               LlamaPeer& peer, LlamaPeer* second, Verdict& verdict) {
+  const auto n_vocab = static_cast<size_t>(peer.n_vocab());
+  std::vector<float> expected, again;
+  for (size_t at = 0; at < tokens.size();) {
+    const size_t n = std::min(static_cast<size_t>(step_tokens), tokens.size() - at);
+    const std::span<const Token> step = tokens.subspan(at, n);
+    const auto rows = rows_to_compare(static_cast<int64_t>(n), peer.n_vocab());
+    expected.resize(rows.size() * n_vocab);
+    if (Status s = peer.evaluate(step, rows, expected); !s.ok()) return s;
+    Result<std::span<const float>> logits = weir.append(step, rows);
+    if (!logits) return logits.error();
+    for (size_t r = 0; r < rows.size(); ++r) {
+      verdict.weir_and_peer.add(std::span(expected).subspan(r * n_vocab, n_vocab),
+                                logits->subspan(r * n_vocab, n_vocab));
+    }
+    if (second) {
+      // In two halves, with the first half's rows left out: what another step size does.
+      const size_t half = n / 2;
+      if (half > 0) {
+        if (Status s = second->evaluate(step.first(half), {}, {}); !s.ok()) return s;
+      }
+      std::vector<int32_t> late;
+      size_t skipped = 0;
+      for (const int32_t row : rows) {
+        if (static_cast<size_t>(row) < half) {
+          ++skipped;
+        } else {
+          late.push_back(row - static_cast<int32_t>(half));
+        }
+      }
+      again.resize(late.size() * n_vocab);
+      if (Status s = second->evaluate(step.subspan(half), late, again); !s.ok()) return s;
+      for (size_t r = 0; r < late.size(); ++r) {
+        verdict.peer_and_peer.add(std::span(expected).subspan((skipped + r) * n_vocab, n_vocab),
+                                  std::span<const float>(again).subspan(r * n_vocab, n_vocab));
+      }
+    }
+    at += n;
+  }
+  return {};
+}
+
+void print(const VerifyOptions& options, const Verdict& v, size_t n_tokens, double limit,
+           bool is_good) {
+  const Difference& d = v.weir_and_peer;
+  const double noise = v.peer_and_peer.max_abs;
+  const int64_t beyond = d.differing_beyond(noise);
+  if (options.as_json) {
+    const nlohmann::json json = {{"tokens", n_tokens},
+                                 {"rows", d.rows},
+                                 {"max_abs_logit_diff", d.max_abs},
+                                 {"nmse", d.nmse()},
+                                 {"argmax_agreement", d.agreement()},
+                                 {"argmax_differs_beyond_noise", beyond},
+                                 {"peer_noise_max_abs", noise},
+                                 {"peer_noise_nmse", v.peer_and_peer.nmse()},
+                                 {"peer_kv_bytes", v.peer_kv_bytes.v},
+                                 {"kv_bytes", v.kv_bytes.v},
+                                 {"max_nmse", limit},
+                                 {"verified", is_good}};
+    std::puts(json.dump().c_str());
+    return;
+  }
+  std::puts(fmt::format("{} tokens, logits of {} compared with llama.cpp's\n"
+                        "  normalized mean squared error  {:.3g}  (limit {:.0e})\n"
+                        "  largest difference of a logit  {:.3g}\n"
+                        "  same likeliest token           {:.2f} %",
+                        n_tokens, d.rows, d.nmse(), limit, d.max_abs, 100 * d.agreement())
+                .c_str());
+  if (v.peer_and_peer.rows > 0) {
+    std::puts(fmt::format("  llama.cpp against itself with half the step: error {:.3g}, largest {:.3g}",
+                          v.peer_and_peer.nmse(), noise)
+                  .c_str());
+    std::puts(fmt::format("  likeliest token differs beyond that noise: {}", beyond).c_str());
+  }
+  std::puts(fmt::format("  KV memory: weir {}, llama.cpp {}\n{}", format_bytes(v.kv_bytes),
+                        format_bytes(v.peer_kv_bytes), is_good ? "verified" : "NOT verified")
+                .c_str());
+}
+
+int verify(const VerifyOptions& options) {
+  Result<std::unique_ptr<Model>> model =
+      Model::load(options.engine.model_path, options.engine.model_options(true));
+  if (!model) return report(model.error());
+  Result<EngineOptions> engine = options.engine.engine_options(**model);
+  if (!engine) return report(engine.error());
+  Result<std::vector<Token>> tokens = tokens_to_verify(options, **model);
+  if (!tokens) return report(tokens.error());
+
+  const auto n = static_cast<int64_t>(tokens->size());
+  const std::unique_ptr<KvDevice> device = make_cpu_device();
+  Result<std::unique_ptr<Evaluator>> weir = Evaluator::create(
+      **model, *device, engine->kv, engine->kv_budget, n, engine->n_threads);
+  if (!weir) return report(weir.error());
+
+  PeerOptions peer_options;
+  peer_options.n_threads = engine->n_threads;
+  peer_options.context = n;
+  peer_options.step_tokens = engine->step_tokens;
+  peer_options.max_outputs = engine->step_tokens;
+  peer_options.kv_type_k = kv_type_name(engine->kv.global_k);
+  peer_options.kv_type_v = kv_type_name(engine->kv.global_v);
+  // In f32, llama.cpp's plain attention is its most exact path.
+  peer_options.flash_attention = engine->kv.global_k != KvType::f32;
+  Result<std::unique_ptr<LlamaPeer>> peer =
+      LlamaPeer::load(options.engine.model_path, peer_options, !options.engine.no_repack);
+  if (!peer) return report(peer.error());
+  std::unique_ptr<LlamaPeer> second;
+  if (!options.skip_noise) {
+    Result<std::unique_ptr<LlamaPeer>> opened = (*peer)->reopen(peer_options);
+    if (!opened) return report(opened.error());
+    second = std::move(*opened);
+  }
+
+  Verdict verdict;
+  if (Status s = compare(*tokens, engine->step_tokens, **weir, **peer, second.get(), verdict);
+      !s.ok()) {
+    return report(s);
+  }
+  verdict.kv_bytes = (*weir)->cache().usage().resident();
+  verdict.peer_kv_bytes = (*peer)->kv_bytes();
+  const double limit = options.max_nmse > 0                        ? options.max_nmse
+                       : engine->kv.global_k == KvType::f32 ? 1e-6 : 1e-5;
+  const bool is_good = verdict.weir_and_peer.nmse() <= limit;
+  print(options, verdict, tokens->size(), limit, is_good);
+  return is_good ? kDone : kWorkFailed;
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<VerifyOptions>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Compare weir's logits with llama.cpp's on the same tokens");
+  options->engine.add_to(*command);
+  command->add_option("-f,--file", options->file, "Text to read (default: random tokens)");
+  command->add_option("-n,--tokens", options->n_tokens, "Tokens to compare")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command->add_option("--seed", options->seed, "Seed of the random tokens");
+  command->add_option("--max-nmse", options->max_nmse,
+                      "Fail above this error (default 1e-6 with f32 KV, else 1e-5)");
+  command->add_flag("--no-noise", options->skip_noise, "Do not measure llama.cpp's own noise");
+  command->add_flag("--json", options->as_json, "Print one JSON object");
+  command->callback([options, &exit_code] { exit_code = verify(*options); });
+}
+
+}  // namespace weir

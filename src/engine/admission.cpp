@@ -1,0 +1,136 @@
+// Who may start: a request proves that its prompt fits the budget, or waits, or is refused.
+#include <algorithm>
+
+#include "engine/engine_core.h"
+#include "geometry/window.h"
+#include "kv/pool_extent.h"
+
+namespace weir {
+
+Bytes EngineCore::need(int64_t tokens, int64_t step_tokens) const {
+  Bytes total;
+  for (const KvGroup& group : cache_->layout().groups) {
+    const int64_t B = group.block_tokens;
+    int64_t blocks = ceil_div(tokens, B);
+    if (cache_->layout().is_local(group)) {
+      // Old window and new rows of one step side by side.
+      int64_t peak = 0;
+      for (int64_t n = 0; n < tokens; n += step_tokens) {
+        const int64_t c = std::min(step_tokens, tokens - n);
+        peak = std::max(
+            peak, held_blocks(group.retention, n, B) + step_new_blocks(group.retention, n, c, B));
+      }
+      blocks = peak;
+    }
+    const Bytes extent = pool_extent(group, max_context_);
+    total += Bytes{round_up(blocks * group.block_bytes.v, extent.v)};
+  }
+  return total;
+}
+
+int64_t EngineCore::largest_context() const {
+  int64_t fits = 0, too_many = max_context_ + 1;
+  while (too_many - fits > 1) {
+    const int64_t middle = fits + (too_many - fits) / 2;
+    (need(middle, 1) <= budget_.limit() ? fits : too_many) = middle;
+  }
+  return fits;
+}
+
+Status EngineCore::check_request(Work& work) const {
+  const int64_t n = static_cast<int64_t>(work.request.prompt.size());
+  if (n == 0) return Status(Code::invalid_input, "the prompt is empty");
+  for (const Token token : work.request.prompt) {
+    if (token < 0 || token >= model_.n_vocab()) {
+      return Status(Code::invalid_input, "token " + std::to_string(token) +
+                                             " is not in the vocabulary of " +
+                                             std::to_string(model_.n_vocab()));
+    }
+  }
+  if (n >= max_context_) {
+    return Status(Code::invalid_input, "the prompt has " + std::to_string(n) +
+                                           " tokens and the context holds " +
+                                           std::to_string(max_context_) +
+                                           ", one of them for the reply; shorten it or raise -c");
+  }
+  if (const Bytes least = need(n, 1); least > budget_.limit()) {
+    return Status(Code::over_budget, "a prompt of " + std::to_string(n) + " tokens needs " +
+                                         format_bytes(least) + " of KV and the budget is " +
+                                         format_bytes(budget_.limit()) +
+                                         "; the largest context that fits is " +
+                                         std::to_string(largest_context()) + " tokens");
+  }
+  if (work.request.conversation && !conversations_->find(*work.request.conversation)) {
+    return Status(Code::invalid_input, "there is no such conversation");
+  }
+  return {};
+}
+
+bool EngineCore::fits_beside_running(const Work& work) const {
+  if (running_.empty()) return true;
+  Bytes total = need(static_cast<int64_t>(work.tokens.size()), 1);
+  for (const auto& other : running_) total += need(static_cast<int64_t>(other->tokens.size()), 1);
+  return total <= budget_.limit();
+}
+
+// First come, first served: who does not fit yet is not overtaken by a smaller request, or a large
+// one could wait for ever.
+void EngineCore::admit_waiting() {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_running) {
+    Work& work = *waiting_.front();
+    if (work.tokens.empty()) {
+      if (Status s = check_request(work); !s.ok()) {
+        finish(work, FinishReason::failed, s);
+        continue;
+      }
+      Result<Sampler> sampler = Sampler::create(work.request.sampling, tokenizer_);
+      if (!sampler) {
+        finish(work, FinishReason::failed, sampler.error());
+        continue;
+      }
+      work.sampler = std::move(*sampler);
+      for (const Token token : work.request.prompt) work.sampler->accept_prompt(token);
+      work.stream = TextStream(work.request.stop);
+      work.tokens = work.request.prompt;
+      work.reply.usage.prompt_tokens = static_cast<int64_t>(work.request.prompt.size());
+    }
+    if (!fits_beside_running(work) || !start(work)) return;
+    running_.splice(running_.end(), waiting_, waiting_.begin());
+  }
+}
+
+// Gives the request its sequence: the conversation's, cut back to the common prefix, or a new one.
+// False if its conversation is still busy.
+bool EngineCore::start(Work& work) {
+  if (!work.request.conversation) {
+    work.seq = cache_->create_sequence();
+    work.committed = 0;
+  } else {
+    Conversation& conversation = *conversations_->find(*work.request.conversation);
+    if (conversation.is_busy) return false;
+    work.committed = conversations_->rewind_to(conversation, work.tokens);
+    conversations_->checkpoint(conversation);
+    conversation.is_busy = true;
+    cache_->set_evictable(conversation.seq, false);
+    work.seq = conversation.seq;
+  }
+  work.has_seq = true;
+  if (work.reply.tokens.empty()) work.reply.usage.cached_tokens = work.committed;
+  return true;
+}
+
+// Back to the front of the queue without its KV; what it has said so far is kept and read again.
+void EngineCore::preempt(Work& work) {
+  if (work.request.conversation) {
+    let_go(work);
+  } else {
+    cache_->release(work.seq);
+    work.has_seq = false;
+  }
+  work.committed = 0;
+  const auto it = std::find_if(running_.begin(), running_.end(),
+                               [&](const auto& w) { return w.get() == &work; });
+  waiting_.splice(waiting_.begin(), running_, it);
+}
+
+}  // namespace weir

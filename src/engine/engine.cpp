@@ -1,0 +1,88 @@
+#include "engine/engine.h"
+
+namespace weir {
+
+Result<std::unique_ptr<Engine>> Engine::create(const Model& model, KvDevice& device,
+                                               const EngineOptions& options) {
+  Result<std::unique_ptr<EngineCore>> core = EngineCore::create(model, device, options);
+  if (!core) return core.error();
+  return std::unique_ptr<Engine>(new Engine(std::move(*core)));
+}
+
+Engine::Engine(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {
+  thread_ = std::thread([this] { loop(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  has_message_.notify_one();
+  thread_.join();
+}
+
+void Engine::loop() {
+  for (;;) {
+    std::deque<std::function<void(EngineCore&)>> messages;
+    bool is_stopping = false;
+    {
+      std::unique_lock lock(mutex_);
+      if (core_->is_idle()) {
+        has_message_.wait(lock, [&] { return !messages_.empty() || is_stopping_; });
+      }
+      messages.swap(messages_);
+      is_stopping = is_stopping_;
+    }
+    for (const auto& message : messages) message(*core_);
+    if (is_stopping) {
+      core_->cancel_all();
+      while (core_->step()) {
+      }
+      return;
+    }
+    core_->step();
+  }
+}
+
+void Engine::post(std::function<void(EngineCore&)> message) {
+  {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+  }
+  has_message_.notify_one();
+}
+
+void Engine::with_core(const std::function<void(EngineCore&)>& work) {
+  // Shared, because the waiter may be gone before set_value has returned.
+  const auto done = std::make_shared<std::promise<void>>();
+  std::future<void> waiter = done->get_future();
+  post([done, &work](EngineCore& core) {
+    work(core);
+    done->set_value();
+  });
+  waiter.wait();
+}
+
+RequestId Engine::submit(Request request, RequestEvents events) {
+  RequestId id{};
+  with_core([&](EngineCore& core) { id = core.submit(std::move(request), std::move(events)); });
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  post([id](EngineCore& core) { core.cancel(id); });
+}
+
+Reply Engine::run(Request request, RequestEvents events) {
+  const auto finished = std::make_shared<std::promise<Reply>>();
+  std::future<Reply> waiter = finished->get_future();
+  events.on_finish = [finished, listener = std::move(events.on_finish)](const Reply& reply) {
+    if (listener) listener(reply);
+    finished->set_value(reply);
+  };
+  submit(std::move(request), std::move(events));
+  return waiter.get();
+}
+
+}  // namespace weir

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/conversation.h"
+#include "engine/request.h"
+#include "engine/text_stream.h"
+#include "kv/budget.h"
+#include "kv/kv_cache.h"
+#include "model/model.h"
+
+namespace weir {
+
+struct EngineOptions {
+  KvFormat kv;
+  // Bytes of KV for every purpose. Never exceeded.
+  Bytes kv_budget;
+  int64_t max_context = 0;    // tokens of one sequence; 0: the model's own limit
+  int64_t step_tokens = 512;  // most tokens computed in one step (-ub)
+  int64_t max_running = 64;   // requests in a step
+  int n_threads = 2;
+};
+
+// The engine without its thread: who owns this object calls it from one thread. A step takes one
+// token of every running reply first, then pieces of prompts in what is left of step_tokens.
+class EngineCore {
+ public:
+  // `model` and `device` must outlive it. Errors: invalid_input (KV type and head size do not fit),
+  // over_budget (not even one token fits), io_error.
+  static Result<std::unique_ptr<EngineCore>> create(const Model& model, KvDevice& device,
+                                                    const EngineOptions& options);
+  ~EngineCore();
+
+  // Queues a request. Its events are called from step(). A request that can never run (prompt over
+  // the context limit or the budget, bad sampling parameters) finishes as failed in the next step,
+  // before any work.
+  RequestId submit(Request request, RequestEvents events);
+  void cancel(RequestId id);
+  void cancel_all();
+
+  // Admits what fits and computes one step. False when there was nothing to do.
+  bool step();
+  bool is_idle() const { return waiting_.empty() && running_.empty(); }
+
+  ConversationStore& conversations() { return *conversations_; }
+  KvCache& cache() { return *cache_; }
+  const Budget& budget() const { return budget_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  int64_t max_context() const { return max_context_; }
+  Executor& executor() { return executor_; }
+
+  // Peak bytes that one sequence of `tokens` tokens takes, prompt steps of `step_tokens` included.
+  Bytes need(int64_t tokens, int64_t step_tokens) const;
+  // Most tokens that fit the budget alone, with the smallest steps.
+  int64_t largest_context() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A request from submission to its last event.
+  struct Work {
+    RequestId id{};
+    Request request;
+    RequestEvents events;
+    Clock::time_point submitted, started, first_token, last_token;
+    bool has_started = false;
+    bool is_cancelled = false;
+    std::optional<Sampler> sampler;
+    TextStream stream{{}};
+    SeqId seq{};
+    bool has_seq = false;
+    std::vector<Token> tokens;  // prompt and reply so far
+    int64_t committed = 0;      // of tokens, in the KV
+    Reply reply;
+
+    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - committed; }
+    bool is_decoding() const { return pending() == 1 && !reply.tokens.empty(); }
+  };
+  struct BatchItem {
+    Work* work = nullptr;
+    int64_t n_tokens = 0;
+  };
+  using Batch = std::vector<BatchItem>;
+
+  EngineCore(const Model& model, KvDevice& device, const EngineOptions& options);
+
+  // --- admission (admission.cpp) ---
+  void admit_waiting();
+  Status check_request(Work& work) const;
+  bool fits_beside_running(const Work& work) const;
+  bool start(Work& work);
+  void preempt(Work& work);
+
+  // --- one step (engine_core.cpp) ---
+  Batch choose_batch();
+  Result<Step> plan_within_budget(Batch& batch);
+  bool shrink(Batch& batch);
+  Status compute(const Batch& batch, Step& step);
+  void finish_cancelled();
+  void take_logits(Work& work, std::span<const float> logits);
+  void finish(Work& work, FinishReason reason, Status error = {});
+  void let_go(Work& work);
+
+  const Model& model_;
+  EngineOptions options_;
+  int64_t max_context_ = 0;
+  Tokenizer tokenizer_;
+  Budget budget_;
+  KvDevice& device_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<ConversationStore> conversations_;
+  Executor executor_;
+  std::list<std::unique_ptr<Work>> waiting_;
+  std::list<std::unique_ptr<Work>> running_;  // oldest first
+  uint64_t next_id_ = 1;
+  std::vector<float> logits_;
+};
+
+}  // namespace weir

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/sampler.h"
+#include "engine/tokenizer.h"
+#include "kv/kv_cache.h"
+
+namespace weir {
+
+enum class RequestId : uint64_t {};
+enum class ConversationId : uint64_t {};
+
+// Why a reply ended. Only `failed` carries an error.
+enum class FinishReason {
+  end_of_turn,   // the model said so
+  stop_string,   // a stop string of the request appeared
+  length,        // max_new_tokens reached
+  context_full,  // the engine's context limit reached
+  budget_full,   // the KV budget leaves no room for another token
+  cancelled,
+  failed,
+};
+const char* finish_reason_name(FinishReason reason);
+
+struct Request {
+  std::vector<Token> prompt;    // the whole prompt, whatever of it is already in the KV
+  int64_t max_new_tokens = -1;  // -1: until something else ends the reply
+  SamplingParams sampling;
+  std::vector<std::string> stop;  // not part of the text
+  bool ignore_end = false;        // go on after an end-of-turn token
+  // Continue this conversation: what the prompt has in common with it is not computed again.
+  std::optional<ConversationId> conversation;
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;  // always the whole prompt
+  int64_t cached_tokens = 0;  // of these, taken from the KV
+  int64_t completion_tokens = 0;
+};
+
+struct Timings {
+  double ttft_ms = 0;          // from submission to the first token
+  double prefill_ms = 0;       // from the first step to the first token
+  double decode_ms = 0;        // from the first token to the last
+  int64_t prefill_tokens = 0;  // computed, not cached
+  int64_t decode_tokens = 0;   // steps after the first token
+
+  double prefill_tps() const {
+    return prefill_ms > 0 ? 1e3 * static_cast<double>(prefill_tokens) / prefill_ms : 0;
+  }
+  double decode_tps() const {
+    return decode_ms > 0 ? 1e3 * static_cast<double>(decode_tokens) / decode_ms : 0;
+  }
+};
+
+struct Reply {
+  FinishReason reason = FinishReason::failed;
+  Status error;  // when reason is failed
+  std::string text;
+  std::vector<Token> tokens;  // an end-of-turn token included
+  Usage usage;
+  Timings timings;
+  KvUsage kv;             // of the whole engine when this reply ended, its KV still held
+  int64_t kv_tokens = 0;  // tokens of this request in the KV then
+};
+
+// Called on the engine's thread, which must not be kept waiting. Any may be empty.
+struct RequestEvents {
+  // A token, and the text that has become certain with it (often empty).
+  std::function<void(Token token, std::string_view text)> on_token;
+  // Prompt tokens computed so far, of those that had to be.
+  std::function<void(int64_t done, int64_t total)> on_prompt_progress;
+  // Exactly once.
+  std::function<void(const Reply& reply)> on_finish;
+};
+
+}  // namespace weir

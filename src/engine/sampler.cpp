@@ -1,0 +1,109 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "llama.h"
+
+namespace weir {
+namespace {
+
+Status check_ranges(const SamplingParams& p, const Tokenizer& tokenizer) {
+  const auto bad = [](const char* name, const char* range) {
+    return Status(Code::invalid_input, std::string(name) + " must be " + range);
+  };
+  // Written so that NaN fails every test.
+  if (!(p.temperature >= 0 && p.temperature < 1e6f)) return bad("temperature", "0 or more");
+  if (!(p.top_p > 0 && p.top_p <= 1)) return bad("top-p", "over 0 and at most 1");
+  if (!(p.min_p >= 0 && p.min_p <= 1)) return bad("min-p", "from 0 to 1");
+  if (!(p.repeat_penalty > 0 && p.repeat_penalty < 1e6f)) return bad("repeat penalty", "over 0");
+  if (!std::isfinite(p.frequency_penalty)) return bad("frequency penalty", "a finite number");
+  if (!std::isfinite(p.presence_penalty)) return bad("presence penalty", "a finite number");
+  if (p.repeat_last_n < -1) return bad("repeat-last-n", "-1 (all), 0 (off) or a number of tokens");
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (token < 0 || token >= tokenizer.size())
+      return bad("a logit bias's token", "in the vocabulary");
+    if (std::isnan(bias)) return bad("a logit bias", "a number");
+  }
+  return {};
+}
+
+}  // namespace
+
+void Sampler::Free::operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
+Sampler::Sampler(Sampler&&) noexcept = default;
+Sampler& Sampler::operator=(Sampler&&) noexcept = default;
+Sampler::~Sampler() = default;
+
+Result<Sampler> Sampler::create(const SamplingParams& p, const Tokenizer& tokenizer) {
+  if (Status s = check_ranges(p, tokenizer); !s.ok()) return s;
+  Sampler sampler;
+  if (!p.grammar.empty()) {
+    try {
+      sampler.grammar_.reset(
+          llama_sampler_init_grammar(tokenizer.vocab(), p.grammar.c_str(), "root"));
+    } catch (const std::exception&) {
+      // Reported below: to the user a grammar that throws and one that fails are the same.
+    }
+    if (!sampler.grammar_) {
+      return Status(Code::invalid_input,
+                    "the grammar does not parse; it must be GBNF with a rule 'root'");
+    }
+  }
+
+  sampler.chain_.reset(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+  const auto add = [&](llama_sampler* s) { llama_sampler_chain_add(sampler.chain_.get(), s); };
+  if (!p.logit_bias.empty()) {
+    std::vector<llama_logit_bias> biases;
+    for (const auto& [token, bias] : p.logit_bias) biases.push_back({token, bias});
+    add(llama_sampler_init_logit_bias(tokenizer.size(), static_cast<int32_t>(biases.size()),
+                                      biases.data()));
+  }
+  const bool has_penalties =
+      p.repeat_last_n != 0 &&
+      (p.repeat_penalty != 1.0f || p.frequency_penalty != 0.0f || p.presence_penalty != 0.0f);
+  if (has_penalties) {
+    add(llama_sampler_init_penalties(tokenizer.size(), p.repeat_last_n, p.repeat_penalty,
+                                     p.frequency_penalty, p.presence_penalty));
+  }
+  if (p.temperature == 0.0f) {
+    add(llama_sampler_init_greedy());
+    sampler.is_greedy_ = p.logit_bias.empty() && !has_penalties && !sampler.grammar_;
+  } else {
+    add(llama_sampler_init_top_k(p.top_k));
+    add(llama_sampler_init_top_p(p.top_p, 1));
+    add(llama_sampler_init_min_p(p.min_p, 1));
+    add(llama_sampler_init_temp(p.temperature));
+    add(llama_sampler_init_dist(p.seed));
+  }
+  return sampler;
+}
+
+void Sampler::accept_prompt(Token token) { llama_sampler_accept(chain_.get(), token); }
+
+Result<Token> Sampler::sample(std::span<const float> logits) {
+  if (is_greedy_) {
+    return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  std::vector<llama_token_data> candidates(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    candidates[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
+  }
+  llama_token_data_array array{candidates.data(), candidates.size(), -1, false};
+  try {
+    if (grammar_) llama_sampler_apply(grammar_.get(), &array);
+    llama_sampler_apply(chain_.get(), &array);
+    if (array.selected < 0 || std::isinf(array.data[array.selected].logit)) {
+      return Status(Code::internal, "the grammar allows no further token");
+    }
+    const Token token = array.data[array.selected].id;
+    if (grammar_) llama_sampler_accept(grammar_.get(), token);
+    llama_sampler_accept(chain_.get(), token);
+    return token;
+  } catch (const std::exception& e) {
+    return Status(Code::internal, std::string("sampling failed: ") + e.what());
+  }
+}
+
+}  // namespace weir

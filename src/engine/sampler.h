@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/tokenizer.h"
+
+struct llama_sampler;
+
+namespace weir {
+
+// How the next token is chosen. Names, defaults and order of application are llama.cpp's.
+struct SamplingParams {
+  float temperature = 0.8f;  // 0: greedy
+  int32_t top_k = 40;        // 0: off
+  float top_p = 0.95f;       // 1: off
+  float min_p = 0.05f;       // 0: off
+  int32_t repeat_last_n = 64;
+  float repeat_penalty = 1.0f;  // 1: off
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  uint32_t seed = 0;
+  std::string grammar;  // GBNF with a rule `root`; empty: none
+  std::vector<std::pair<Token, float>> logit_bias;
+};
+
+// A chain of libllama's samplers with its state (random numbers, penalties, grammar).
+class Sampler {
+ public:
+  // Errors: invalid_input, naming the parameter that is out of range or the grammar that does not
+  // parse.
+  static Result<Sampler> create(const SamplingParams& params, const Tokenizer& tokenizer);
+  Sampler(Sampler&&) noexcept;
+  Sampler& operator=(Sampler&&) noexcept;
+  ~Sampler();
+
+  // Tells penalties about a token of the prompt. The grammar does not see it.
+  void accept_prompt(Token token);
+  // Chooses from n_vocab logits and remembers the choice.
+  // Errors: internal if the grammar leaves no token.
+  Result<Token> sample(std::span<const float> logits);
+
+ private:
+  Sampler() = default;
+  struct Free {
+    void operator()(llama_sampler* sampler) const;
+  };
+  std::unique_ptr<llama_sampler, Free> grammar_;  // may be null
+  std::unique_ptr<llama_sampler, Free> chain_;
+  bool is_greedy_ = false;  // nothing but the largest logit matters
+};
+
+}  // namespace weir
