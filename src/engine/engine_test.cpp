@@ -1,0 +1,190 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/testing/tiny_engine.h"
+
+namespace weir {
+namespace {
+
+std::string long_text(int words) {
+  std::string text;
+  for (int i = 0; i < words; ++i) text += i % 7 == 6 ? "the king said. " : "once upon a time ";
+  return text;
+}
+
+TEST(Engine, GreedyReplyIsTheSameEveryTime) {
+  const auto core = make_tiny_core();
+  const Reply first = reply_to(*core, greedy(tiny_tokens(user_turn("Tell me a tale.")), 40));
+  const Reply second = reply_to(*core, greedy(tiny_tokens(user_turn("Tell me a tale.")), 40));
+  EXPECT_EQ(first.tokens, second.tokens);
+  EXPECT_FALSE(first.text.empty());
+  EXPECT_EQ(first.usage.prompt_tokens, std::ssize(tiny_tokens(user_turn("Tell me a tale."))));
+  EXPECT_EQ(first.usage.cached_tokens, 0);
+}
+
+TEST(Engine, SeedDecidesASampledReply) {
+  const auto core = make_tiny_core();
+  const auto sampled = [&](uint32_t seed) {
+    Request request = greedy(tiny_tokens("Once upon a time"), 30);
+    request.sampling.temperature = 1.0f;
+    request.sampling.seed = seed;
+    return reply_to(*core, request).tokens;
+  };
+  EXPECT_EQ(sampled(1), sampled(1));
+  EXPECT_NE(sampled(1), sampled(2));
+}
+
+TEST(Engine, EveryWayToEndHasItsReason) {
+  EngineOptions options = tiny_options();
+  options.max_context = 300;
+  const auto core = make_tiny_core(options);
+  const auto hello = tiny_tokens(user_turn("Hello!"));
+  EXPECT_EQ(reply_to(*core, greedy(hello, 3)).reason, FinishReason::length);
+  EXPECT_EQ(reply_to(*core, greedy(hello, 0)).reason, FinishReason::length);
+  EXPECT_EQ(reply_to(*core, greedy(hello, 200)).reason, FinishReason::end_of_turn);
+
+  Request endless = greedy(hello, -1);
+  endless.ignore_end = true;
+  const Reply full = reply_to(*core, endless);
+  EXPECT_EQ(full.reason, FinishReason::context_full);
+  EXPECT_EQ(full.usage.prompt_tokens + full.usage.completion_tokens, 300);
+
+  Request stopped = greedy(tiny_tokens("Once upon a time there was a king"), 100);
+  const Reply plain = reply_to(*core, stopped);
+  const std::string stop = plain.text.substr(plain.text.size() / 2, 4);
+  stopped.stop = {stop};
+  const Reply cut = reply_to(*core, stopped);
+  EXPECT_EQ(cut.reason, FinishReason::stop_string);
+  EXPECT_EQ(cut.text, plain.text.substr(0, plain.text.find(stop)));
+}
+
+TEST(Engine, GrammarIsObeyed) {
+  const auto core = make_tiny_core();
+  Request request = greedy(tiny_tokens(user_turn("Hello!")), 20);
+  request.sampling.grammar = "root ::= (\"yes\" | \"no\") \"!\"";
+  const Reply reply = reply_to(*core, request);
+  EXPECT_TRUE(reply.text == "yes!" || reply.text == "no!") << reply.text;
+  request.sampling.grammar = "root ::= (";
+  const Reply bad = reply_to(*core, request);
+  EXPECT_EQ(bad.reason, FinishReason::failed);
+  EXPECT_EQ(bad.error.code(), Code::invalid_input);
+}
+
+TEST(Engine, BadRequestsAreRefusedBeforeAnyWork) {
+  EngineOptions options = tiny_options();
+  options.max_context = 64;
+  const auto core = make_tiny_core(options);
+  const auto refused = [&](const Request& request) {
+    const Reply reply = reply_to(*core, request);
+    EXPECT_EQ(reply.reason, FinishReason::failed);
+    EXPECT_EQ(reply.timings.prefill_tokens, 0);
+    EXPECT_EQ(core->budget().used().v, 0);
+    return reply.error;
+  };
+  EXPECT_EQ(refused(greedy({}, 1)).code(), Code::invalid_input);
+  EXPECT_EQ(refused(greedy({-1}, 1)).code(), Code::invalid_input);
+  EXPECT_EQ(refused(greedy({1 << 30}, 1)).code(), Code::invalid_input);
+  // Field case 29: both counts are named.
+  const Status too_long = refused(greedy(std::vector<Token>(64, 10), 1));
+  EXPECT_NE(too_long.message().find("64 tokens"), std::string::npos) << too_long.message();
+  Request bad = greedy({10}, 1);
+  bad.sampling.top_p = std::nanf("");
+  EXPECT_EQ(refused(bad).code(), Code::invalid_input);
+  bad = greedy({10}, 1);
+  bad.conversation = ConversationId{99};
+  EXPECT_EQ(refused(bad).code(), Code::invalid_input);
+}
+
+// Field case 25: sequences of length 1, w-1, w, w+1 and 5w decode together and give what each gives
+// alone; prompts of 3 and 50 join while they run.
+TEST(Engine, NeighboursDoNotChangeAReply) {
+  const int64_t w = 128;
+  std::vector<Request> requests;
+  const std::vector<Token> text = tiny_tokens(long_text(400));
+  for (const int64_t n : {int64_t{1}, w - 1, w, w + 1, 5 * w, int64_t{3}, int64_t{50}}) {
+    Request request =
+        greedy(std::vector<Token>(text.begin(), text.begin() + n), 24);
+    request.ignore_end = true;
+    requests.push_back(request);
+  }
+  std::vector<std::vector<Token>> alone;
+  for (const Request& request : requests) {
+    alone.push_back(reply_to(*make_tiny_core(), request).tokens);
+  }
+
+  const auto core = make_tiny_core();
+  std::vector<std::vector<Token>> together(requests.size());
+  size_t finished = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    RequestEvents events;
+    events.on_finish = [&, i](const Reply& reply) {
+      together[i] = reply.tokens;
+      ++finished;
+    };
+    core->submit(requests[i], std::move(events));
+    if (i >= 4) {
+      for (int step = 0; step < 3; ++step) core->step();
+    }
+  }
+  while (finished < requests.size()) ASSERT_TRUE(core->step());
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(together[i], alone[i]) << "request " << i;
+  EXPECT_EQ(core->budget().used().v, 0);
+  core->cache().check_invariants();
+}
+
+TEST(Engine, CancelledRequestGivesItsMemoryBack) {
+  const auto core = make_tiny_core();
+  Reply result;
+  RequestEvents events;
+  events.on_finish = [&](const Reply& reply) { result = reply; };
+  Request request = greedy(tiny_tokens(user_turn("Tell me a tale.")), 1000);
+  request.ignore_end = true;
+  const RequestId id = core->submit(request, std::move(events));
+  for (int i = 0; i < 5; ++i) core->step();
+  core->cancel(id);
+  core->step();
+  EXPECT_EQ(result.reason, FinishReason::cancelled);
+  EXPECT_EQ(core->budget().used().v, 0);
+  EXPECT_TRUE(core->is_idle());
+}
+
+TEST(Engine, ThreadServesManyCallers) {
+  Result<std::unique_ptr<Engine>> engine =
+      Engine::create(tiny_model(), cpu_device(), tiny_options());
+  ASSERT_TRUE(engine.ok());
+  const std::vector<Token> prompt = tiny_tokens(user_turn("Hello!"));
+  const Reply alone = (*engine)->run(greedy(prompt, 12));
+  std::vector<std::thread> callers;
+  std::atomic<int> same{0};
+  for (int i = 0; i < 6; ++i) {
+    callers.emplace_back([&] {
+      if ((*engine)->run(greedy(prompt, 12)).tokens == alone.tokens) ++same;
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(same, 6);
+}
+
+TEST(Engine, StoppingTheThreadCancelsWhatRuns) {
+  std::atomic<bool> is_cancelled{false};
+  {
+    Result<std::unique_ptr<Engine>> engine =
+        Engine::create(tiny_model(), cpu_device(), tiny_options());
+    ASSERT_TRUE(engine.ok());
+    Request request = greedy(tiny_tokens("Once"), -1);
+    request.ignore_end = true;
+    RequestEvents events;
+    events.on_finish = [&](const Reply& reply) {
+      is_cancelled = reply.reason == FinishReason::cancelled;
+    };
+    (*engine)->submit(request, std::move(events));
+  }
+  EXPECT_TRUE(is_cancelled);
+}
+
+}  // namespace
+}  // namespace weir
