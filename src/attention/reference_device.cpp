@@ -2,49 +2,23 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/half.h"
 #include "attention/kv_device.h"
 #include "attention/tile_memory.h"
+#include "kv/codec.h"
 
 namespace weir {
 namespace {
 
-float load(KvType type, const std::byte* tile, int64_t index) {
-  switch (type) {
-    case KvType::f32: return reinterpret_cast<const float*>(tile)[index];
-    case KvType::f16: return from_f16(reinterpret_cast<const uint16_t*>(tile)[index]);
-    case KvType::bf16: return from_bf16(reinterpret_cast<const uint16_t*>(tile)[index]);
-    default: WEIR_CHECK(!"a KV type without a decoder"); return 0;
-  }
-}
-
-void save(KvType type, std::byte* tile, int64_t index, float value) {
-  switch (type) {
-    case KvType::f32: reinterpret_cast<float*>(tile)[index] = value; return;
-    case KvType::f16: reinterpret_cast<uint16_t*>(tile)[index] = to_f16(value); return;
-    case KvType::bf16: reinterpret_cast<uint16_t*>(tile)[index] = to_bf16(value); return;
-    default: WEIR_CHECK(!"a KV type without an encoder");
-  }
-}
-
-// Where a row of one head is stored.
+// One head's tiles of the block that holds a row, and the row's place in them.
 struct Place {
-  std::byte *k, *v;  // tiles
-  int64_t row, block_tokens;
-  int k_dim, v_dim;
-
-  int64_t k_index(int d) const { return d * block_tokens + row; }
-  int64_t v_index(int d) const { return row * v_dim + d; }
+  std::byte *k, *v;
+  int row;
 };
 
 Place place_of(const HeadShape& shape, const SequenceRows& s, int64_t row, int kv_head) {
   const TilePair& block = s.blocks[(row - s.first_row) / shape.block_tokens];
-  return {block.k + kv_head * k_tile_bytes(shape),
-          block.v + kv_head * v_tile_bytes(shape),
-          row % shape.block_tokens,
-          shape.block_tokens,
-          shape.k_dim,
-          shape.v_dim};
+  return {block.k + kv_head * k_tile_bytes(shape), block.v + kv_head * v_tile_bytes(shape),
+          static_cast<int>(row % shape.block_tokens)};
 }
 
 // Softmax attention of one query over the rows [first, last] of one KV head, as in the textbook.
@@ -54,12 +28,12 @@ void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, in
   const int kv_head = head / (shape.n_heads / shape.n_kv_heads);
   const double scale = args.params.scale, cap = args.params.softcap;
   std::vector<double> score;
+  std::vector<float> k(shape.k_dim), v(shape.v_dim);
   for (int64_t row = first; row <= last; ++row) {
     const Place at = place_of(shape, s, row, kv_head);
+    codec_of(shape.k_type).decode_k(at.k, shape.block_tokens, at.row, k);
     double dot = 0;
-    for (int d = 0; d < shape.k_dim; ++d) {
-      dot += static_cast<double>(q[d]) * load(shape.k_type, at.k, at.k_index(d));
-    }
+    for (int d = 0; d < shape.k_dim; ++d) dot += static_cast<double>(q[d]) * k[d];
     dot *= scale;
     score.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
   }
@@ -71,7 +45,8 @@ void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, in
     const double p = std::exp(score[row - first] - max);
     const Place at = place_of(shape, s, row, kv_head);
     denom += p;
-    for (int d = 0; d < shape.v_dim; ++d) sum[d] += p * load(shape.v_type, at.v, at.v_index(d));
+    codec_of(shape.v_type).decode_v(at.v, shape.block_tokens, at.row, v);
+    for (int d = 0; d < shape.v_dim; ++d) sum[d] += p * v[d];
   }
   for (int d = 0; d < shape.v_dim; ++d) out[d] = static_cast<float>(sum[d] / denom);
 }
@@ -87,10 +62,13 @@ class ReferenceDevice final : public KvDevice {
       for (int64_t i = thread; i < s.n_new; i += n_threads) {
         for (int h = 0; h < shape.n_kv_heads; ++h) {
           const Place at = place_of(shape, s, s.n_past + i, h);
-          const float* k = args.k.row(s.token_begin + i, h);
-          const float* v = args.v.row(s.token_begin + i, h);
-          for (int d = 0; d < shape.k_dim; ++d) save(shape.k_type, at.k, at.k_index(d), k[d]);
-          for (int d = 0; d < shape.v_dim; ++d) save(shape.v_type, at.v, at.v_index(d), v[d]);
+          const int B = shape.block_tokens;
+          codec_of(shape.k_type).encode_k(
+              at.k, B, at.row,
+              {args.k.row(s.token_begin + i, h), static_cast<size_t>(shape.k_dim)});
+          codec_of(shape.v_type).encode_v(
+              at.v, B, at.row,
+              {args.v.row(s.token_begin + i, h), static_cast<size_t>(shape.v_dim)});
         }
       }
     }

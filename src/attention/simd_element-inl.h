@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "attention/half.h"
+#include "base/half.h"
 #include "geometry/kv_type.h"
 #include "hwy/highway.h"
 
@@ -59,10 +59,10 @@ HWY_INLINE void encode(const float* from, hwy::float16_t* to, int n) {
     hn::StoreU(hn::DemoteTo(d16, hn::LoadU(d, from + i)), d16, to + i);
   }
 #endif
-  for (; i < n; ++i) to[i].bits = to_f16(from[i]);
+  for (; i < n; ++i) to[i].bits = float_to_half(from[i]);
 }
 HWY_INLINE void encode(const float* from, hwy::bfloat16_t* to, int n) {
-  for (int i = 0; i < n; ++i) to[i].bits = to_bf16(from[i]);
+  for (int i = 0; i < n; ++i) to[i].bits = float_to_bfloat(from[i]);
 }
 
 // Picks F<Element>::run for a storage type.
