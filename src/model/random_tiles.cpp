@@ -40,6 +40,7 @@ float SynthRandom::gaussian() {
 bool is_synth_type(ggml_type type) {
   if (type < 0 || type >= GGML_TYPE_COUNT || ggml_quantize_requires_imatrix(type)) return false;
   if (type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16) return true;
+  if (type == GGML_TYPE_Q8_1) return false;  // a type of intermediate results
   return ggml_is_quantized(type) && ggml_get_type_traits(type)->from_float_ref != nullptr;
 }
 
