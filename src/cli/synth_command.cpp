@@ -1,7 +1,8 @@
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "model/synth.h"
@@ -9,27 +10,15 @@
 namespace weir {
 namespace {
 
-const SynthShape kShapes[] = {
-    {"gemma-3-270m", "gemma3", 18, 640, 2048, 262144, 4, 1, 256, 512, 1e6f, 1e4f, 1, 32768, true},
-    {"gemma-3-1b", "gemma3", 26, 1152, 6912, 262144, 4, 1, 256, 512, 1e6f, 1e4f, 1, 32768, true},
-    {"gemma-3-4b", "gemma3", 34, 2560, 10240, 262208, 8, 4, 256, 1024, 1e6f, 1e4f, 8, 131072, true},
-    {"gemma-3-12b", "gemma3", 48, 3840, 15360, 262208, 16, 8, 256, 1024, 1e6f, 1e4f, 8, 131072,
-     true},
-    {"gemma-3-27b", "gemma3", 62, 5376, 21504, 262208, 32, 16, 128, 1024, 1e6f, 1e4f, 8, 131072,
-     true},
-};
-
 struct SynthArguments {
   std::string like, output;
   SynthOptions options;
 };
 
 int run_synth(SynthArguments& arguments) {
-  const SynthShape* shape = nullptr;
-  for (const SynthShape& s : kShapes)
-    if (s.name == arguments.like) shape = &s;
-  if (!shape) {
-    std::fprintf(stderr, "weir synth: unknown model %s\n", arguments.like.c_str());
+  Result<const ModelFacts*> facts = find_builtin(arguments.like);
+  if (!facts) {
+    std::fprintf(stderr, "weir synth: %s\n", facts.error().message().c_str());
     return kBadInput;
   }
   const bool terminal = isatty(STDERR_FILENO);
@@ -38,7 +27,7 @@ int run_synth(SynthArguments& arguments) {
     const int percent = static_cast<int>(100 * part);
     if (terminal && percent != shown) std::fprintf(stderr, "\rwriting %3d %%", shown = percent);
   };
-  Result<SynthSummary> summary = synthesize(*shape, arguments.options, arguments.output);
+  Result<SynthSummary> summary = synthesize(**facts, arguments.options, arguments.output);
   if (shown >= 0) std::fprintf(stderr, "\r             \r");
   if (!summary) {
     std::fprintf(stderr, "weir synth: %s\n", summary.error().message().c_str());
@@ -46,7 +35,7 @@ int run_synth(SynthArguments& arguments) {
   }
   for (const std::string& note : summary->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   std::printf("%s: %s of random weights shaped like %s\n", arguments.output.c_str(),
-              format_bytes(summary->size).c_str(), shape->name.c_str());
+              format_bytes(summary->size).c_str(), (*facts)->name.c_str());
   return kDone;
 }
 

@@ -23,9 +23,7 @@ GraphBuilder::GraphBuilder(ggml_context* ctx, AttentionBatch& attention, int64_t
   if (n_outputs > 0 && n_outputs < n_tokens) rows_ = input(ctx, "output_rows", n_outputs);
 }
 
-ggml_tensor* GraphBuilder::embed(ggml_tensor* table) {
-  return ggml_get_rows(ctx_, table, tokens_);
-}
+ggml_tensor* GraphBuilder::embed(ggml_tensor* table) { return ggml_get_rows(ctx_, table, tokens_); }
 
 ggml_tensor* GraphBuilder::scale(ggml_tensor* x, float factor) {
   return ggml_scale(ctx_, x, factor);

@@ -24,7 +24,8 @@ class GraphBuilder {
   ggml_tensor* embed(ggml_tensor* table);  // rows of the step's tokens
   ggml_tensor* scale(ggml_tensor* x, float factor);
   ggml_tensor* add(ggml_tensor* a, ggml_tensor* b);
-  ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight, float eps);  // over the first dimension
+  ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight,
+                        float eps);  // over the first dimension
   ggml_tensor* linear(ggml_tensor* weight, ggml_tensor* x);
   ggml_tensor* heads(ggml_tensor* x, int64_t head_dim);  // [w, n] -> [head_dim, w / head_dim, n]
   ggml_tensor* rope(ggml_tensor* heads, const RopeLayer& layer);

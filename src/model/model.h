@@ -44,7 +44,7 @@ class Model {
   int64_t n_params() const;
   Bytes weight_bytes() const;  // memory that holds weights (mapped or copied)
 
-  const llama_vocab* vocab() const;     // libllama's tokenizer of the same file
+  const llama_vocab* vocab() const;        // libllama's tokenizer of the same file
   const llama_model* vocab_model() const;  // vocabulary-only model: metadata, chat template
   const KeyRotator& key_rotator() const;
 

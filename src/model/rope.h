@@ -10,10 +10,10 @@ namespace weir {
 // How a layer turns positions into rotations: pair p of n_rot / 2 turns by
 // position * scale * theta^(-2p / n_rot).
 struct RopeLayer {
-  int n_rot = 0;            // rotating elements, from the start of a head; 0: the layer does not rotate
-  bool neox = true;         // pairs (p, p + n_rot/2); otherwise (2p, 2p + 1)
+  int n_rot = 0;     // rotating elements, from the start of a head; 0: the layer does not rotate
+  bool neox = true;  // pairs (p, p + n_rot/2); otherwise (2p, 2p + 1)
   float theta = 10000.0f;
-  float scale = 1.0f;       // of positions: 1 / the linear scaling factor
+  float scale = 1.0f;  // of positions: 1 / the linear scaling factor
 
   // Rotates one head's row from position `from` to position `to`, in double precision.
   void rotate(double from, double to, std::span<float> row) const;

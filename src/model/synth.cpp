@@ -35,32 +35,36 @@ Result<ggml_type> parse_weights(std::string name) {
 
 }  // namespace
 
-Result<SynthSummary> synthesize(const SynthShape& model, const SynthOptions& options,
+Result<SynthSummary> synthesize(const ModelFacts& facts, const SynthOptions& options,
                                 const std::string& path) {
-  const Family* family = find_family(model.arch);
+  const Family* family = find_family(facts.gguf_arch);
   if (!family || !family->synthesize)
-    return Status(Code::unsupported, "cannot write a synthetic " + model.name + ": architecture " +
-                                         model.arch + " is none of " + family_names());
+    return Status(Code::unsupported, "cannot write a synthetic " + facts.name + ": architecture " +
+                                         facts.gguf_arch + " is none of " + family_names());
   Result<ggml_type> type = parse_weights(options.weights);
   if (!type) return type.error();
+  if (!facts.n_ff || !facts.n_vocab || (!facts.global && !facts.local))
+    return Status(Code::unsupported,
+                  "cannot write a synthetic " + facts.name + ": its widths are not known");
 
-  SynthShape shape = model;
-  if (options.n_layers < 0 || options.n_layers > model.n_layers)
-    return Status(Code::invalid_input, model.name + " has " + std::to_string(model.n_layers) +
+  ModelFacts model = facts;
+  if (options.n_layers < 0 || options.n_layers > facts.n_layers)
+    return Status(Code::invalid_input, facts.name + " has " + std::to_string(facts.n_layers) +
                                            " layers; ask for 1 to that many");
-  if (options.n_layers > 0) shape.n_layers = options.n_layers;
-  if (options.n_vocab != 0) shape.n_vocab = options.n_vocab;
-  if (shape.n_vocab < kMinSynthVocab || shape.n_vocab > 16 * 1024 * 1024)
+  if (options.n_layers > 0) model.n_layers = options.n_layers;
+  if (options.n_vocab != 0) model.n_vocab = options.n_vocab;
+  const int64_t n_vocab = *model.n_vocab;
+  if (n_vocab < kMinSynthVocab || n_vocab > kMaxSynthVocab)
     return Status(Code::invalid_input, "a vocabulary has " + std::to_string(kMinSynthVocab) +
-                                           " to 16777216 tokens, not " +
-                                           std::to_string(shape.n_vocab));
+                                           " to " + std::to_string(kMaxSynthVocab) +
+                                           " tokens, not " + std::to_string(n_vocab));
 
   SynthFile file(*type, options.seed);
-  file.key("general.architecture", shape.arch);
-  file.key("general.name", shape.name + " (random weights)");
+  file.key("general.architecture", model.gguf_arch);
+  file.key("general.name", model.name + " (random weights)");
   file.key("general.quantization_version", uint32_t{GGML_QNT_VERSION});
-  family->synthesize(shape, file);
-  file.vocabulary(shape.n_vocab);
+  family->synthesize(model, file);
+  file.vocabulary(n_vocab);
   if (Status status = file.write(path, options.progress); !status.ok()) return status;
   return SynthSummary{{file.data_bytes()}, file.notes()};
 }

@@ -7,21 +7,9 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "geometry/builtin.h"
 
 namespace weir {
-
-// What a synthetic model looks like.
-struct SynthShape {
-  std::string name, arch;
-  int n_layers = 0;
-  int64_t n_embd = 0, n_ff = 0, n_vocab = 0;
-  int n_heads = 0, n_kv_heads = 0, head_dim = 0;
-  int64_t window = 0;  // 0: every layer is global
-  float rope_theta = 10000.0f, rope_theta_local = 10000.0f;
-  float rope_factor = 1.0f;
-  int64_t max_context = 0;
-  bool tied_embeddings = true;
-};
 
 struct SynthOptions {
   std::string weights = "q8_0";  // a ggml type; norms are always f32
@@ -39,7 +27,7 @@ struct SynthSummary {
 // Writes a GGUF of random weights with a real model's exact shapes to `path`, for measuring and
 // testing without the weights. Errors: unsupported for a family weir cannot write (the message
 // names those it can), invalid_input for an option, io_error.
-Result<SynthSummary> synthesize(const SynthShape& shape, const SynthOptions& options,
+Result<SynthSummary> synthesize(const ModelFacts& facts, const SynthOptions& options,
                                 const std::string& path);
 
 }  // namespace weir

@@ -23,11 +23,16 @@ constexpr float kNormSpread = 0.1f;
 ggml_type fallback(ggml_type type) {
   switch (type) {
     case GGML_TYPE_Q2_K:
-    case GGML_TYPE_Q3_K: return GGML_TYPE_Q4_0;
-    case GGML_TYPE_Q4_K: return GGML_TYPE_Q5_0;
-    case GGML_TYPE_Q5_K: return GGML_TYPE_Q5_1;
-    case GGML_TYPE_Q6_K: return GGML_TYPE_Q8_0;
-    default: return GGML_TYPE_F16;
+    case GGML_TYPE_Q3_K:
+      return GGML_TYPE_Q4_0;
+    case GGML_TYPE_Q4_K:
+      return GGML_TYPE_Q5_0;
+    case GGML_TYPE_Q5_K:
+      return GGML_TYPE_Q5_1;
+    case GGML_TYPE_Q6_K:
+      return GGML_TYPE_Q8_0;
+    default:
+      return GGML_TYPE_F16;
   }
 }
 

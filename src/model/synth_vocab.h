@@ -20,6 +20,7 @@ constexpr int kSynthTurnStart = 4, kSynthTurnEnd = 5;
 
 // Smallest size: control tokens, bytes and ASCII.
 constexpr int64_t kMinSynthVocab = 6 + 256 + 95;
+constexpr int64_t kMaxSynthVocab = int64_t{1} << 24;
 
 // size >= kMinSynthVocab.
 SynthVocab make_synth_vocab(int64_t size);

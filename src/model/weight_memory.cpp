@@ -30,8 +30,8 @@ void ask_for_huge_pages(void* base, size_t size) {
 
 WeightMemory WeightMemory::borrow(std::span<const std::byte> bytes) {
   WeightMemory memory;
-  memory.buffer_ = ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(bytes.data()),
-                                                    bytes.size());
+  memory.buffer_ =
+      ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(bytes.data()), bytes.size());
   ggml_backend_buffer_set_usage(memory.buffer_, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
   return memory;
 }
@@ -44,8 +44,8 @@ Result<WeightMemory> WeightMemory::allocate(Bytes size) {
   void* own = ::mmap(nullptr, memory.own_size_, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (own == MAP_FAILED)
-    return Status(Code::io_error, "no memory for " + format_bytes(size) +
-                                      " of weights: " + std::strerror(errno));
+    return Status(Code::io_error,
+                  "no memory for " + format_bytes(size) + " of weights: " + std::strerror(errno));
   memory.own_ = own;
   auto* base =
       reinterpret_cast<void*>(round_up_to(reinterpret_cast<uintptr_t>(own), kHugePageBytes));
@@ -85,8 +85,7 @@ std::byte* WeightMemory::base() const {
 void drop_mapped_pages(std::span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = round_up_to(reinterpret_cast<uintptr_t>(bytes.data()), page);
-  const uintptr_t end =
-      (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
   if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

@@ -81,8 +81,7 @@ Result<std::unique_ptr<LlamaPeer::Impl>> LlamaPeer::Impl::open(std::shared_ptr<l
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<uint32_t>(options.context);
   params.n_batch = params.n_ubatch = static_cast<uint32_t>(options.step_tokens);
-  params.n_outputs_max =
-      static_cast<uint32_t>(std::min(options.max_outputs, options.step_tokens));
+  params.n_outputs_max = static_cast<uint32_t>(std::min(options.max_outputs, options.step_tokens));
   params.n_seq_max = 1;
   params.n_threads = params.n_threads_batch = options.n_threads;
   params.type_k = *type_k;
@@ -96,8 +95,7 @@ Result<std::unique_ptr<LlamaPeer::Impl>> LlamaPeer::Impl::open(std::shared_ptr<l
   impl->n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model.get()));
   take_library_log();
   impl->context.reset(llama_init_from_model(model.get(), params));
-  if (!impl->context)
-    return Status(Code::internal, "llama.cpp made no context: " + reason());
+  if (!impl->context) return Status(Code::internal, "llama.cpp made no context: " + reason());
   impl->model = std::move(model);
   return impl;
 }
@@ -111,8 +109,7 @@ Result<std::unique_ptr<LlamaPeer>> LlamaPeer::load(const std::string& path,
   take_library_log();
   llama_model_params params = llama_model_default_params();
   params.use_extra_bufts = repack;
-  std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params),
-                                     ModelFree());
+  std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params), ModelFree());
   if (!model) return Status(Code::corrupt, "llama.cpp cannot load " + path + ": " + reason());
   Result<std::unique_ptr<Impl>> impl = Impl::open(std::move(model), options);
   if (!impl) return impl.error();

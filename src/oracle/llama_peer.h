@@ -18,7 +18,7 @@ struct PeerOptions {
   int64_t step_tokens = 512;  // most tokens of one forward pass (llama.cpp's ubatch)
   int64_t max_outputs = 64;   // most rows of logits of one forward pass
   std::string kv_type_k = "f16", kv_type_v = "f16";  // f32 f16 bf16 q8_0 q5_0 q4_0 ...
-  bool flash_attention = true;  // needed for a quantized V
+  bool flash_attention = true;                       // needed for a quantized V
 };
 
 // llama.cpp with a model loaded and one conversation. One thread uses it at a time. Peers made by

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/rope.h"
 
 struct ggml_tensor;
 
@@ -15,17 +16,19 @@ namespace weir {
 class GraphBuilder;
 class SynthFile;
 class WeightLoader;
-struct SynthShape;
-struct RopeLayer;
+struct ModelFacts;
 
 // A loaded model of one family: its hyperparameters, its tensors and the graph of a step.
 class FamilyModel {
  public:
   virtual ~FamilyModel() = default;
-  // Adds the forward pass of one step; returns the logits [n_vocab, n_output_rows].
+  // Adds the forward pass of one step; returns the logits [n_vocab, outputs], or without outputs
+  // the tensor whose computation has stored all of the step's K and V.
   virtual ggml_tensor* build(GraphBuilder& g) const = 0;
   // How layer `layer` rotates its keys.
   virtual RopeLayer rope_of(int layer) const = 0;
+  virtual int64_t n_vocab() const = 0;
+  virtual int64_t n_embd() const = 0;
 };
 
 struct Family {
@@ -33,7 +36,7 @@ struct Family {
   // Reads keys and asks for tensors. Errors: those of WeightLoader.
   Result<std::unique_ptr<FamilyModel>> (*open)(WeightLoader& loader);
   // Lists keys and tensors of a synthetic model.
-  void (*synthesize)(const SynthShape& shape, SynthFile& file);
+  void (*synthesize)(const ModelFacts& facts, SynthFile& file);
 };
 
 // Null if weir does not know the architecture.
