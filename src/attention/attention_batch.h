@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -18,19 +17,36 @@ namespace weir {
 // step one after the other.
 class AttentionBatch {
  public:
-  // `n_threads` is the team that will compute the graph. Scratch and workspace come from buffers
-  // that the caller keeps from step to step.
+  // What the batch needs of a step. The tables must outlive the batch.
+  struct Tables {
+    std::vector<std::vector<const StepTable*>> of;  // [item][group]
+    std::vector<int> scratch_blocks;                // [group]
+
+    Tables() = default;
+    Tables(const KvLayout& layout, const Step& step);
+  };
+
+  // `n_threads` is the largest team that will compute the graph. Scratch and workspace come from
+  // buffers that the caller keeps from step to step; one batch uses them at a time.
   struct Buffers;
   AttentionBatch(const KvLayout& layout, const Step& step, KvDevice& device, int n_threads,
                  Buffers& buffers);
+  AttentionBatch(const KvLayout& layout, Tables tables, KvDevice& device, int n_threads,
+                 Buffers& buffers);
   ~AttentionBatch();
+  AttentionBatch(const AttentionBatch&) = delete;
+  AttentionBatch& operator=(const AttentionBatch&) = delete;
 
   int64_t n_tokens() const;
 
   // Adds attention of model layer `layer` to the graph. q: f32 [k_dim, n_heads, n_tokens];
   // k: f32 [k_dim, n_kv_heads, n_tokens], v: f32 [v_dim, n_kv_heads, n_tokens], both already
-  // normed and rotated, or both null for a layer that reads an earlier layer's KV.
+  // normed and rotated, or both null for a layer that reads an earlier layer's KV; elements of a
+  // row contiguous. params.sinks must outlive the computation.
   // Returns f32 [v_dim * n_heads, n_tokens].
+  //
+  // Layers of a graph must be computed in the order in which they were added, as those of a
+  // transformer are: they share scratch and workspace.
   ggml_tensor* attend(ggml_context* ctx, int layer, const AttentionParams& params, ggml_tensor* q,
                       ggml_tensor* k, ggml_tensor* v);
 
@@ -39,7 +55,7 @@ class AttentionBatch {
   std::unique_ptr<Impl> impl_;
 };
 
-// Memory of one layer's scratch rows and of partial results, kept between steps.
+// Memory of scratch rows and of partial results, kept between steps.
 struct AttentionBatch::Buffers {
   Buffers();
   ~Buffers();

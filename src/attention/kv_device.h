@@ -25,6 +25,7 @@ struct HeadShape {
   int k_dim = 0, v_dim = 0;
   KvType k_type = KvType::f16, v_type = KvType::f16;
   int block_tokens = 0;
+  bool operator==(const HeadShape&) const = default;
 };
 
 struct AttentionParams {

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "attention/kv_device.h"
+#include "attention/tile_memory.h"
+#include "kv/codec.h"
+
+namespace weir {
+namespace {
+
+// One head's tiles of the block that holds a row, and the row's place in them.
+struct Place {
+  std::byte *k, *v;
+  int row;
+};
+
+Place place_of(const HeadShape& shape, const SequenceRows& s, int64_t row, int kv_head) {
+  const TilePair& block = s.blocks[(row - s.first_row) / shape.block_tokens];
+  return {block.k + kv_head * k_tile_bytes(shape), block.v + kv_head * v_tile_bytes(shape),
+          static_cast<int>(row % shape.block_tokens)};
+}
+
+// Softmax attention of one query over the rows [first, last] of one KV head, as in the textbook.
+void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, int64_t last,
+                int head, const float* q, float* out) {
+  const HeadShape& shape = args.shape;
+  const int kv_head = head / (shape.n_heads / shape.n_kv_heads);
+  const double scale = args.params.scale, cap = args.params.softcap;
+  std::vector<double> score;
+  std::vector<float> k(shape.k_dim), v(shape.v_dim);
+  for (int64_t row = first; row <= last; ++row) {
+    const Place at = place_of(shape, s, row, kv_head);
+    codec_of(shape.k_type).decode_k(at.k, shape.block_tokens, at.row, k);
+    double dot = 0;
+    for (int d = 0; d < shape.k_dim; ++d) dot += static_cast<double>(q[d]) * k[d];
+    dot *= scale;
+    score.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
+  }
+  double max = *std::max_element(score.begin(), score.end());
+  if (args.params.sinks) max = std::max<double>(max, args.params.sinks[head]);
+  double denom = args.params.sinks ? std::exp(args.params.sinks[head] - max) : 0;
+  std::vector<double> sum(shape.v_dim);
+  for (int64_t row = first; row <= last; ++row) {
+    const double p = std::exp(score[row - first] - max);
+    const Place at = place_of(shape, s, row, kv_head);
+    denom += p;
+    codec_of(shape.v_type).decode_v(at.v, shape.block_tokens, at.row, v);
+    for (int d = 0; d < shape.v_dim; ++d) sum[d] += p * v[d];
+  }
+  for (int d = 0; d < shape.v_dim; ++d) out[d] = static_cast<float>(sum[d] / denom);
+}
+
+class ReferenceDevice final : public KvDevice {
+ public:
+  KvMemory& memory() override { return *memory_; }
+  const char* name() const override { return "reference"; }
+
+  void store(const StoreArgs& args, int thread, int n_threads) override {
+    const HeadShape& shape = args.shape;
+    for (const SequenceRows& s : args.sequences) {
+      for (int64_t i = thread; i < s.n_new; i += n_threads) {
+        for (int h = 0; h < shape.n_kv_heads; ++h) {
+          const Place at = place_of(shape, s, s.n_past + i, h);
+          const int B = shape.block_tokens;
+          codec_of(shape.k_type).encode_k(
+              at.k, B, at.row,
+              {args.k.row(s.token_begin + i, h), static_cast<size_t>(shape.k_dim)});
+          codec_of(shape.v_type).encode_v(
+              at.v, B, at.row,
+              {args.v.row(s.token_begin + i, h), static_cast<size_t>(shape.v_dim)});
+        }
+      }
+    }
+  }
+
+  void attend(const AttendArgs& args, int thread, int n_threads) override {
+    for (const SequenceRows& s : args.sequences) {
+      for (int64_t i = thread; i < s.n_new; i += n_threads) {
+        for (int h = 0; h < args.shape.n_heads; ++h) {
+          attend_row(args, s, s.first_visible_of(i), s.n_past + i, h,
+                     args.q.row(s.token_begin + i, h), args.out.row(s.token_begin + i, h));
+        }
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<KvMemory> memory_ = make_cpu_memory();
+};
+
+}  // namespace
+
+std::unique_ptr<KvDevice> make_reference_device() { return std::make_unique<ReferenceDevice>(); }
+
+}  // namespace weir

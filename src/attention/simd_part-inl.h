@@ -1,0 +1,225 @@
+// One part (kPartRows key rows at most) for the rows of a query tile. Included once per Highway
+// target.
+#if defined(WEIR_ATTENTION_SIMD_PART_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEIR_ATTENTION_SIMD_PART_INL_H_
+#undef WEIR_ATTENTION_SIMD_PART_INL_H_
+#else
+#define WEIR_ATTENTION_SIMD_PART_INL_H_
+#endif
+
+#include <cstring>
+#include <limits>
+
+#include "attention/simd_block-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weir {
+namespace HWY_NAMESPACE {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr int kMaxPartTiles = static_cast<int>(kPartRows / 16);  // tiles of 16 rows
+
+// The keys of a part, for one KV head. Keys are counted from the part's first row.
+struct PartKeys {
+  const std::byte* k_tiles[kMaxPartTiles];  // those that hold keys of [begin, end); others unset
+  const std::byte* v_tiles[kMaxPartTiles];
+  int block_tokens = 0;
+  int begin = 0, end = 0;  // keys that some row reads
+};
+
+// Where the vector of keys that starts at `key` is. Vectors that nobody reads stand for the
+// nearest one that somebody does: memory outside the visible range is never touched.
+template <class T>
+HWY_INLINE const T* key_vector(const PartKeys& part, int key) {
+  const int first = part.begin / kLanes * kLanes, last = (part.end - 1) / kLanes * kLanes;
+  key = HWY_MIN(HWY_MAX(key, first), last);
+  return reinterpret_cast<const T*>(part.k_tiles[key / part.block_tokens]) + key % part.block_tokens;
+}
+
+template <class T>
+HWY_INLINE KeyVectors<T> key_vectors(const PartKeys& part, int key) {
+  KeyVectors<T> keys;
+  for (int v = 0; v < kBlockVectors; ++v) keys.at[v] = key_vector<T>(part, key + v * kLanes);
+  return keys;
+}
+
+// Scores of `rows` query rows for all keys of the part (and, around them, of no use).
+template <class T>
+struct Score {
+  template <int R, bool kAhead>
+  static HWY_INLINE void block(const PartKeys& part, int key, int k_dim, const float* q,
+                               float* scores) {
+    constexpr int kStep = kBlockVectors * kLanes;
+    const KeyVectors<T> keys = key_vectors<T>(part, key);
+    score_block<T, R, kAhead>(keys, kAhead ? key_vectors<T>(part, key + kStep) : keys,
+                              part.block_tokens, k_dim, q, scores + key);
+  }
+
+  static HWY_NOINLINE void run(const PartKeys& part, int rows, int k_dim, const float* q,
+                               float* scores) {
+    constexpr int kStep = kBlockVectors * kLanes;
+    const bool few = rows <= kBlockRows;  // then memory is the limit
+    for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
+      for (int r = 0; r < rows; r += kBlockRows) {
+        const float* qr = q + static_cast<ptrdiff_t>(r) * k_dim;
+        float* to = scores + r * kScoreStride;
+        switch (HWY_MIN(rows - r, kBlockRows)) {
+          case 1: block<1, true>(part, key, k_dim, qr, to); break;
+          case 2: block<2, true>(part, key, k_dim, qr, to); break;
+          case 3: block<3, true>(part, key, k_dim, qr, to); break;
+          case 4: block<4, true>(part, key, k_dim, qr, to); break;
+          case 5: block<5, true>(part, key, k_dim, qr, to); break;
+          default:
+            few ? block<6, true>(part, key, k_dim, qr, to)
+                : block<6, false>(part, key, k_dim, qr, to);
+        }
+      }
+    }
+  }
+};
+
+// Weighted sums of V over one range of keys, added to those of `rows` rows.
+template <class T>
+struct Weigh {
+  template <int C, class D>
+  static HWY_INLINE void columns(D d, const ValueRange& keys, int v_dim, int column, int rows,
+                                 const float* p, float* sums) {
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
+    for (int r = 0; r < rows; r += kBlockRows) {
+      const float* pr = p + r * kScoreStride;
+      float* to = sums + r * stride;
+      switch (HWY_MIN(rows - r, kBlockRows)) {
+        case 1: weigh_block<T, 1, C>(d, keys, v_dim, column, pr, to, stride); break;
+        case 2: weigh_block<T, 2, C>(d, keys, v_dim, column, pr, to, stride); break;
+        case 3: weigh_block<T, 3, C>(d, keys, v_dim, column, pr, to, stride); break;
+        case 4: weigh_block<T, 4, C>(d, keys, v_dim, column, pr, to, stride); break;
+        case 5: weigh_block<T, 5, C>(d, keys, v_dim, column, pr, to, stride); break;
+        default: weigh_block<T, 6, C>(d, keys, v_dim, column, pr, to, stride);
+      }
+    }
+  }
+
+  static HWY_NOINLINE void run(const ValueRange& keys, int rows, int v_dim, const float* p,
+                               float* sums) {
+    const FloatTag d;
+    int column = 0;
+    for (; column + kBlockVectors * kLanes <= v_dim; column += kBlockVectors * kLanes) {
+      columns<kBlockVectors>(d, keys, v_dim, column, rows, p, sums);
+    }
+    for (; column + kLanes <= v_dim; column += kLanes) {
+      columns<1>(d, keys, v_dim, column, rows, p, sums);
+    }
+    // A width that is no multiple of the vector: element by element, never past a row's end.
+    const hn::CappedTag<float, 1> one;
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
+    for (; column < v_dim; ++column) {
+      for (int r = 0; r < rows; ++r) {
+        weigh_block<T, 1, 1>(one, keys, v_dim, column, p + r * kScoreStride, sums + r * stride,
+                             stride);
+      }
+    }
+  }
+};
+
+// Adds sixteen sums in a fixed order.
+HWY_INLINE float sum_of_16(const float* lanes) {
+  float half[8];
+  for (int i = 0; i < 8; ++i) half[i] = lanes[i] + lanes[i + 8];
+  return ((half[0] + half[4]) + (half[2] + half[6])) + ((half[1] + half[5]) + (half[3] + half[7]));
+}
+
+// Turns one row's scores of the keys [begin, end) into exponentials, in place; gives maximum and
+// denominator. Key i adds to sum i % 16, whatever the vectors' width.
+HWY_INLINE void exponentials(float* scores, int begin, int end, float softcap, float& max_out,
+                             float& denom_out) {
+  const FloatTag d;
+  const int first = begin / kLanes, last = (end - 1) / kLanes;
+  const FloatVec cap = hn::Set(d, softcap), none = hn::Set(d, kNone);
+  FloatVec highest = none;
+  for (int v = first; v <= last; ++v) {
+    FloatVec s = hn::LoadU(d, scores + v * kLanes);
+    if (softcap != 0.0f) s = hn::Mul(cap, hn::Tanh(d, s));
+    if (v == first || v == last) {
+      const FloatVec key = hn::Iota(d, static_cast<float>(v * kLanes));
+      const auto visible = hn::And(hn::Ge(key, hn::Set(d, static_cast<float>(begin))),
+                                   hn::Lt(key, hn::Set(d, static_cast<float>(end))));
+      s = hn::IfThenElse(visible, s, none);
+    }
+    highest = hn::Max(highest, s);
+    hn::StoreU(s, d, scores + v * kLanes);
+  }
+  highest = hn::MaxOfLanes(d, highest);
+  max_out = hn::GetLane(highest);
+
+  constexpr int kSums = 16 / kLanes;
+  FloatVec sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = hn::Zero(d);
+  HWY_ALIGN float lanes[16];
+  if constexpr (kSums == 1) {
+    for (int v = first; v <= last; ++v) {
+      const FloatVec p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + v * kLanes), highest));
+      hn::StoreU(p, d, scores + v * kLanes);
+      sums[0] = hn::Add(sums[0], p);
+    }
+    hn::StoreU(sums[0], d, lanes);
+  } else {
+    for (float& lane : lanes) lane = 0.0f;
+    for (int v = first; v <= last; ++v) {
+      const FloatVec p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + v * kLanes), highest));
+      hn::StoreU(p, d, scores + v * kLanes);
+      float* sum = lanes + v % kSums * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, sum), p), d, sum);
+    }
+  }
+  denom_out = sum_of_16(lanes);
+}
+
+HWY_INLINE float exp_of(float x) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(hn::Exp(d, hn::Set(d, x)));
+}
+
+// Merges one row's next part into what was merged before: max, denom and sums.
+HWY_INLINE void merge_row(float part_max, float part_denom, const float* part_sums, int v_dim,
+                          float& max, float& denom, float* sums) {
+  if (part_max == kNone) return;  // reads none of the part's keys
+  if (max == kNone) {
+    max = part_max;
+    denom = part_denom;
+    std::memcpy(sums, part_sums, sizeof(float) * static_cast<size_t>(v_dim));
+    return;
+  }
+  const float higher = HWY_MAX(max, part_max);
+  const float keep = exp_of(max - higher), add = exp_of(part_max - higher);
+  max = higher;
+  denom = denom * keep + part_denom * add;
+  const FloatTag d;
+  const hn::CappedTag<float, 1> one;
+  int i = 0;
+  for (; i + kLanes <= v_dim; i += kLanes) {
+    const FloatVec kept = hn::Mul(hn::LoadU(d, sums + i), hn::Set(d, keep));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, part_sums + i), hn::Set(d, add), kept), d, sums + i);
+  }
+  for (; i < v_dim; ++i) {
+    const auto kept = hn::Mul(hn::LoadU(one, sums + i), hn::Set(one, keep));
+    hn::StoreU(hn::MulAdd(hn::LoadU(one, part_sums + i), hn::Set(one, add), kept), one, sums + i);
+  }
+}
+
+// Divides a row's sums by its denominator. A sink has a logit and no value.
+HWY_INLINE void finish_row(const float* sink, int v_dim, float max, float denom, float* sums) {
+  float factor = 1.0f;
+  if (sink) {
+    const float higher = HWY_MAX(max, *sink);
+    factor = exp_of(max - higher);
+    denom = denom * factor + exp_of(*sink - higher);
+  }
+  factor /= denom;
+  for (int i = 0; i < v_dim; ++i) sums[i] *= factor;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weir
+HWY_AFTER_NAMESPACE();
+#endif

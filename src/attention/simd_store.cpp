@@ -1,0 +1,109 @@
+#include <algorithm>
+
+#include "attention/simd_attend.h"
+#include "attention/tile_memory.h"
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "attention/simd_element-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weir {
+namespace HWY_NAMESPACE {
+
+// New rows [begin, end) of one head in one block: their place in the tile and where they come from.
+struct NewRows {
+  int begin, end;
+  const float* from;  // the first one
+  int64_t stride;     // floats from row to row
+};
+
+// K tile: element d of row r at d * block_tokens + r.
+template <class T>
+struct StoreKeys {
+  static HWY_NOINLINE void run(const NewRows& rows, int dim, int block_tokens, std::byte* tile) {
+    constexpr int kChunk = 32;
+    T chunk[64][kChunk];  // converted row by row, written column by column
+    T* to = reinterpret_cast<T*>(tile);
+    const int n = rows.end - rows.begin;
+    for (int d = 0; d < dim; d += kChunk) {
+      const int width = std::min(kChunk, dim - d);
+      for (int r = 0; r < n; ++r) encode(rows.from + r * rows.stride + d, chunk[r], width);
+      for (int i = 0; i < width; ++i) {
+        T* column = to + static_cast<ptrdiff_t>(d + i) * block_tokens + rows.begin;
+        for (int r = 0; r < n; ++r) column[r] = chunk[r][i];
+      }
+    }
+  }
+};
+
+// V tile: row after row.
+template <class T>
+struct StoreValues {
+  static HWY_NOINLINE void run(const NewRows& rows, int dim, int, std::byte* tile) {
+    T* to = reinterpret_cast<T*>(tile);
+    for (int r = rows.begin; r < rows.end; ++r) {
+      encode(rows.from + (r - rows.begin) * rows.stride, to + static_cast<ptrdiff_t>(r) * dim, dim);
+    }
+  }
+};
+
+// One thread's share: every n-th tile. No two threads write to the same one.
+void store(const StoreArgs& args, int thread, int n_threads) {
+  const HeadShape& shape = args.shape;
+  const int64_t B = shape.block_tokens;
+  const auto store_keys = for_type<StoreKeys>(shape.k_type);
+  const auto store_values = for_type<StoreValues>(shape.v_type);
+  int64_t turn = 0;
+  for (const SequenceRows& s : args.sequences) {
+    const int64_t end = s.n_past + s.n_new;
+    for (int64_t row = s.n_past; row < end;) {
+      const int64_t block = (row - s.first_row) / B;
+      const int64_t block_row = s.first_row + block * B;
+      const int64_t stop = std::min(end, block_row + B);
+      const int64_t token = s.token_begin + row - s.n_past;
+      for (int h = 0; h < shape.n_kv_heads; ++h) {
+        NewRows rows{static_cast<int>(row - block_row), static_cast<int>(stop - block_row), nullptr,
+                     0};
+        if (turn++ % n_threads == thread) {
+          rows.from = args.k.row(token, h);
+          rows.stride = args.k.token_stride;
+          store_keys(rows, shape.k_dim, shape.block_tokens,
+                     s.blocks[block].k + h * k_tile_bytes(shape));
+        }
+        if (turn++ % n_threads == thread) {
+          rows.from = args.v.row(token, h);
+          rows.stride = args.v.token_stride;
+          store_values(rows, shape.v_dim, shape.block_tokens,
+                       s.blocks[block].v + h * v_tile_bytes(shape));
+        }
+      }
+      row = stop;
+    }
+  }
+}
+
+const char* name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weir
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weir {
+namespace {
+HWY_EXPORT(store);
+HWY_EXPORT(name);
+}  // namespace
+
+void simd_store(const StoreArgs& args, int thread, int n_threads) {
+  HWY_DYNAMIC_DISPATCH(store)(args, thread, n_threads);
+}
+
+const char* simd_name() { return HWY_DYNAMIC_DISPATCH(name)(); }
+
+}  // namespace weir
+#endif

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attention/kv_device.h"
+#include "base/bytes.h"
+
+namespace weir {
+
+// Floats from one row of scores to the next: a part, and a cache line more so that the rows of a
+// register block do not fall into the same cache sets.
+constexpr int64_t kScoreStride = kPartRows + 16;
+
+// Floats of one row of weighted sums: v_dim, rounded up to a cache line.
+inline int64_t sum_stride(int v_dim) { return round_up(v_dim, 16); }
+
+// The result of one part for every row of a tile: maximum and denominator per row, then the
+// weighted sums of V.
+struct PartResult {
+  float* max = nullptr;    // [rows]; -infinity: the row reads no key of the part
+  float* denom = nullptr;  // [rows]
+  float* sums = nullptr;   // [rows][sum_stride]
+
+  static int64_t floats(int64_t rows, int v_dim) {
+    return 2 * round_up(rows, 16) + rows * sum_stride(v_dim);
+  }
+  static PartResult at(float* memory, int64_t rows) {
+    const int64_t padded = round_up(rows, 16);
+    return {memory, memory + padded, memory + 2 * padded};
+  }
+};
+
+// A thread's memory while it works on a tile.
+struct TileMemory {
+  float* q = nullptr;       // scaled queries: register block after register block, [k_dim][rows]
+  float* scores = nullptr;  // [rows][kScoreStride]: scores of a part, then their exponentials
+  PartResult part;          // of a tile that is not split
+  float* max = nullptr;     // [rows]: of the parts merged so far
+  float* denom = nullptr;   // [rows]
+
+  static int64_t floats(int64_t rows, int k_dim, int v_dim) {
+    return round_up(rows * k_dim, 16) + rows * kScoreStride + PartResult::floats(rows, v_dim) +
+           2 * round_up(rows, 16);
+  }
+  static TileMemory at(float* memory, int64_t rows, int k_dim, int v_dim) {
+    TileMemory m;
+    m.q = memory;
+    m.scores = m.q + round_up(rows * k_dim, 16);
+    float* part = m.scores + rows * kScoreStride;
+    m.part = PartResult::at(part, rows);
+    m.max = part + PartResult::floats(rows, v_dim);
+    m.denom = m.max + round_up(rows, 16);
+    return m;
+  }
+};
+
+// Bytes of one head's tiles.
+inline int64_t k_tile_bytes(const HeadShape& s) {
+  return s.block_tokens * kv_row_bytes(s.k_type, s.k_dim);
+}
+inline int64_t v_tile_bytes(const HeadShape& s) {
+  return s.block_tokens * kv_row_bytes(s.v_type, s.v_dim);
+}
+
+}  // namespace weir
