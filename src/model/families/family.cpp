@@ -1,0 +1,23 @@
+#include "model/families/family.h"
+
+namespace weir {
+namespace {
+
+const Family* const kFamilies[] = {&kGemma3};
+
+}  // namespace
+
+const Family* find_family(std::string_view arch) {
+  for (const Family* family : kFamilies)
+    if (arch == family->arch) return family;
+  return nullptr;
+}
+
+std::string family_names() {
+  std::string names;
+  for (const Family* family : kFamilies)
+    names += std::string(names.empty() ? "" : ", ") + family->arch;
+  return names;
+}
+
+}  // namespace weir

@@ -1,0 +1,75 @@
+#include "model/graph.h"
+
+#include "base/check.h"
+#include "ggml.h"
+
+namespace weir {
+namespace {
+
+ggml_tensor* input(ggml_context* ctx, const char* name, int64_t size) {
+  ggml_tensor* tensor = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, size);
+  ggml_set_name(tensor, name);
+  ggml_set_input(tensor);
+  return tensor;
+}
+
+}  // namespace
+
+GraphBuilder::GraphBuilder(ggml_context* ctx, AttentionBatch& attention, int64_t n_tokens,
+                           int64_t n_outputs)
+    : ctx_(ctx), attention_(attention), n_tokens_(n_tokens), n_outputs_(n_outputs) {
+  tokens_ = input(ctx, "tokens", n_tokens);
+  positions_ = input(ctx, "positions", n_tokens);
+  if (n_outputs > 0 && n_outputs < n_tokens) rows_ = input(ctx, "output_rows", n_outputs);
+}
+
+ggml_tensor* GraphBuilder::embed(ggml_tensor* table) { return ggml_get_rows(ctx_, table, tokens_); }
+
+ggml_tensor* GraphBuilder::scale(ggml_tensor* x, float factor) {
+  return ggml_scale(ctx_, x, factor);
+}
+
+ggml_tensor* GraphBuilder::add(ggml_tensor* a, ggml_tensor* b) { return ggml_add(ctx_, a, b); }
+
+ggml_tensor* GraphBuilder::rms_norm(ggml_tensor* x, ggml_tensor* weight, float eps) {
+  return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, eps), weight);
+}
+
+ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* x) {
+  return ggml_mul_mat(ctx_, weight, x);
+}
+
+ggml_tensor* GraphBuilder::heads(ggml_tensor* x, int64_t head_dim) {
+  return ggml_reshape_3d(ctx_, x, head_dim, x->ne[0] / head_dim, x->ne[1]);
+}
+
+ggml_tensor* GraphBuilder::rope(ggml_tensor* heads, const RopeLayer& layer) {
+  if (layer.n_rot == 0) return heads;
+  constexpr int kNoYarnContext = 0;
+  constexpr float kNoYarn = 0.0f, kMagnitude = 1.0f, kBetaFast = 32.0f, kBetaSlow = 1.0f;
+  return ggml_rope_ext(ctx_, heads, positions_, nullptr, layer.n_rot,
+                       layer.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, kNoYarnContext,
+                       layer.theta, layer.scale, kNoYarn, kMagnitude, kBetaFast, kBetaSlow);
+}
+
+ggml_tensor* GraphBuilder::gelu_ffn(ggml_tensor* gate, ggml_tensor* up, ggml_tensor* down,
+                                    ggml_tensor* x) {
+  ggml_tensor* wide = ggml_geglu_split(ctx_, linear(gate, x), linear(up, x));
+  return linear(down, wide);
+}
+
+ggml_tensor* GraphBuilder::softcap(ggml_tensor* x, float cap) {
+  return ggml_scale(ctx_, ggml_tanh(ctx_, ggml_scale(ctx_, x, 1.0f / cap)), cap);
+}
+
+ggml_tensor* GraphBuilder::attend(int layer, const AttentionParams& params, ggml_tensor* q,
+                                  ggml_tensor* k, ggml_tensor* v) {
+  return attention_.attend(ctx_, layer, params, q, k, v);
+}
+
+ggml_tensor* GraphBuilder::output_rows(ggml_tensor* x) {
+  WEIR_CHECK(has_outputs());
+  return rows_ ? ggml_get_rows(ctx_, x, rows_) : x;
+}
+
+}  // namespace weir

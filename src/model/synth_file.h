@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "ggml.h"
+
+struct gguf_context;
+
+namespace weir {
+
+// A GGUF file of random weights in the making: keys and tensors are listed first, then the file is
+// streamed out. What a family's `synthesize` writes into.
+class SynthFile {
+ public:
+  // `weights` is the type of the matrices: is_synth_type().
+  SynthFile(ggml_type weights, uint64_t seed);
+  ~SynthFile();
+  SynthFile(const SynthFile&) = delete;
+  SynthFile& operator=(const SynthFile&) = delete;
+
+  void key(const std::string& name, uint32_t value);
+  void key(const std::string& name, float value);
+  void key(const std::string& name, const std::string& value);
+
+  // y = W x: rows of `in` elements with standard deviation 1/sqrt(in), so that lengths are kept.
+  void matrix(const std::string& name, int64_t in, int64_t out);
+  // A norm's f32 factors, near `mean`.
+  void norm(const std::string& name, int64_t size, float mean = 1.0f);
+  // Tokens, scores, special tokens and chat template for `size` tokens.
+  void vocabulary(int64_t size);
+
+  // Lines for the user: what came out other than asked.
+  const std::vector<std::string>& notes() const { return notes_; }
+  int64_t data_bytes() const;
+
+  // Errors: io_error. Leaves no partial file behind. `progress` is called with 0..1.
+  Status write(const std::string& path, const std::function<void(float)>& progress);
+
+ private:
+  struct Tensor {
+    ggml_tensor* meta;
+    float mean;   // of a norm; matrices have 0
+    float scale;  // standard deviation
+  };
+  ggml_type type_for(const std::string& name, int64_t in);
+  void add(const std::string& name, ggml_type type, int64_t in, int64_t out, float mean,
+           float scale);
+
+  ggml_type weights_;
+  uint64_t seed_;
+  gguf_context* gguf_;
+  ggml_context* context_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace weir

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "geometry/gguf_reader.h"
+#include "geometry/kv_geometry.h"
+#include "model/model.h"
+#include "model/weight_memory.h"
+
+struct ggml_backend_buffer_type;
+struct ggml_context;
+struct ggml_tensor;
+
+namespace weir {
+
+// The tensors of a loaded model and the memory they lie in.
+class Weights {
+ public:
+  Weights() = default;
+  Weights(Weights&&) = default;
+  Weights& operator=(Weights&&) = default;
+
+  Bytes bytes() const { return bytes_; }  // of tensors; one that lies in memory twice counts twice
+  bool uses_mapping() const { return mapped_; }  // some tensors lie in the mapped file
+
+ private:
+  friend class WeightLoader;
+  struct ContextFree {
+    void operator()(ggml_context* context) const;
+  };
+  std::unique_ptr<ggml_context, ContextFree> context_;
+  std::vector<WeightMemory> memory_;
+  Bytes bytes_;
+  bool mapped_ = false;
+};
+
+// What a family sees of a GGUF file while it opens: it reads keys and asks for tensors by name and
+// shape, and gets ggml tensors that `load` later gives their data. The first error is kept, later
+// calls then return zero and null: a family asks for everything and looks at status() once.
+class WeightLoader {
+ public:
+  // All three must outlive the loader and, if the mapping is used, the weights.
+  WeightLoader(const GgufFile& file, const KvGeometry& geometry, const ModelOptions& options);
+  ~WeightLoader();
+
+  const KvGeometry& geometry() const { return geometry_; }
+
+  // Keys, without the architecture's prefix. Those without a default are required.
+  int64_t integer(std::string_view key);
+  int64_t integer(std::string_view key, int64_t otherwise);
+  float number(std::string_view key);
+  float number(std::string_view key, float otherwise);
+  std::string text(std::string_view key, const std::string& otherwise);
+
+  bool has(std::string_view tensor) const { return file_.find_tensor(tensor) != nullptr; }
+  // A tensor's extents as the file has them: [elements of a row, rows]; zeros if it is missing.
+  int64_t row_length(std::string_view tensor) const;
+  int64_t row_count(std::string_view tensor) const;
+
+  // y = W x: `out` rows of `in` elements, of any type that can be multiplied.
+  ggml_tensor* matrix(const std::string& name, int64_t in, int64_t out);
+  // Rows that are looked up.
+  ggml_tensor* table(const std::string& name, int64_t in, int64_t rows);
+  // A norm or bias: f32.
+  ggml_tensor* vector(const std::string& name, int64_t size);
+
+  // For what else a family finds wrong.
+  void fail(Code code, const std::string& what);
+  const Status& status() const { return status_; }
+
+  // Places and reads every tensor asked for. Errors: io_error if there is no memory.
+  Result<Weights> load();
+
+ private:
+  struct Wanted {
+    const GgufTensor* source;
+    ggml_tensor* tensor;
+    ggml_backend_buffer_type* extra;  // one of the CPU's extra buffer types, or null
+  };
+  std::string full_key(std::string_view key) const;
+  const GgufTensor* checked(const std::string& name, int64_t in, int64_t rows);
+  ggml_tensor* want(const GgufTensor& source, ggml_backend_buffer_type* extra);
+  ggml_backend_buffer_type* extra_type_for(const GgufTensor& source);
+  Status place_plain(Weights& weights);
+  Status place_extra(ggml_backend_buffer_type* type, Weights& weights);
+  void report(uint64_t bytes);
+
+  const GgufFile& file_;
+  const KvGeometry& geometry_;
+  const ModelOptions& options_;
+  std::vector<ggml_backend_buffer_type*> extra_types_;
+  std::unique_ptr<ggml_context, Weights::ContextFree> context_;
+  std::vector<Wanted> wanted_;
+  Status status_;
+  uint64_t total_bytes_ = 0, done_bytes_ = 0;
+};
+
+}  // namespace weir
