@@ -12,6 +12,11 @@ constexpr int kBadInput = 2;
 
 // Each adds a subcommand to `app`. When that command ran, its exit code is in `exit_code`.
 void add_plan_command(CLI::App& app, int& exit_code);
+void add_run_command(CLI::App& app, int& exit_code);
+void add_chat_command(CLI::App& app, int& exit_code);
+void add_verify_command(CLI::App& app, int& exit_code);
+void add_perplexity_command(CLI::App& app, int& exit_code);
+void add_bench_command(CLI::App& app, int& exit_code);
 void add_synth_command(CLI::App& app, int& exit_code);
 
 }  // namespace weir

@@ -13,8 +13,7 @@ std::vector<Token> some_tokens(int64_t n) {
   return tokens;
 }
 
-Bytes planned(const EngineCore& core, const KvLayout& layout, int64_t n) {
-  (void)core;
+Bytes planned(const KvLayout& layout, int64_t n) {
   Bytes total;
   for (const KvGroup& group : layout.groups) {
     total += held_blocks(group.retention, n, group.block_tokens) * group.block_bytes;
@@ -32,7 +31,7 @@ TEST(EngineBudget, ResidentBytesAreThePlannedBytes) {
       for (const int64_t n : {edge - 1, edge, edge + 1}) {
         const Reply reply = reply_to(*core, greedy(some_tokens(n), 0));
         ASSERT_EQ(reply.kv_tokens, n);
-        EXPECT_EQ(reply.kv.resident(), planned(*core, core->cache().layout(), n))
+        EXPECT_EQ(reply.kv.resident(), planned(core->cache().layout(), n))
             << n << " tokens, B " << block_tokens;
         EXPECT_EQ(core->budget().used().v, 0);
       }
@@ -40,19 +39,34 @@ TEST(EngineBudget, ResidentBytesAreThePlannedBytes) {
   }
 }
 
+// With several sequences under way, after every step.
 TEST(EngineBudget, SeveralSequencesAddUp) {
   const auto core = make_tiny_core();
-  Bytes expected;
-  int finished = 0;
-  for (const int64_t n : {1, 100, 127, 300, 513}) {
+  struct Seen {
+    int64_t in_kv = 0;
+    bool is_finished = false;
+  };
+  std::vector<Seen> seen(5);
+  const std::vector<int64_t> lengths{1, 100, 127, 300, 513};
+  for (size_t i = 0; i < seen.size(); ++i) {
     RequestEvents events;
-    events.on_finish = [&](const Reply&) { ++finished; };
-    core->submit(greedy(some_tokens(n), 3), std::move(events));
+    events.on_prompt_progress = [&, i](int64_t done, int64_t) { seen[i].in_kv = done; };
+    // The token just chosen is not in the KV; the one before it has just been written.
+    events.on_token = [&, i, n = int64_t{0}](Token, std::string_view) mutable {
+      seen[i].in_kv = lengths[i] + n++;
+    };
+    events.on_finish = [&, i](const Reply&) { seen[i].is_finished = true; };
+    Request request = greedy(some_tokens(lengths[i]), 40);
+    request.ignore_end = true;
+    core->submit(request, std::move(events));
   }
-  for (int i = 0; i < 3; ++i) core->step();  // prompts in 1,041 tokens: three steps
-  const KvUsage usage = core->cache().usage();
-  EXPECT_GT(usage.resident().v, 0);
-  while (finished < 5) ASSERT_TRUE(core->step());
+  while (core->step()) {
+    Bytes expected;
+    for (const Seen& s : seen) {
+      if (!s.is_finished) expected += planned(core->cache().layout(), s.in_kv);
+    }
+    ASSERT_EQ(core->cache().usage().resident(), expected);
+  }
   EXPECT_EQ(core->budget().used().v, 0);
 }
 

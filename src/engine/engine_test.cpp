@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <thread>
 
 #include "engine/testing/tiny_engine.h"
@@ -92,7 +93,7 @@ TEST(Engine, BadRequestsAreRefusedBeforeAnyWork) {
   const Status too_long = refused(greedy(std::vector<Token>(64, 10), 1));
   EXPECT_NE(too_long.message().find("64 tokens"), std::string::npos) << too_long.message();
   Request bad = greedy({10}, 1);
-  bad.sampling.top_p = std::nanf("");
+  bad.sampling.top_p = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(refused(bad).code(), Code::invalid_input);
   bad = greedy({10}, 1);
   bad.conversation = ConversationId{99};
