@@ -155,7 +155,7 @@ class KvModel {
       case OpKind::rewind:
         return rewind(s, pick_length(s, a));
       case OpKind::fork:
-        return fork(s);
+        return fork(s, a[1] % 2 == 0);
       case OpKind::release:
         return release(a[0] % sequences_.size());
       case OpKind::evictable:
@@ -321,7 +321,8 @@ class KvModel {
     s.last_use = ++clock_;
   }
 
-  void fork(Seq& s) {
+  // Half of the forks are checkpoints.
+  void fork(Seq& s, bool is_checkpoint) {
     if (sequences_.size() >= kMaxSequences) return;
     has_forked_ = true;
     const SeqId id = s.id;
@@ -331,7 +332,8 @@ class KvModel {
     if (!forked.ok()) return;
     Seq copy = sequences_[index_of(id)];
     copy.id = *forked;
-    copy.is_evictable = false;
+    copy.is_evictable = is_checkpoint;
+    cache_->set_evictable(*forked, is_checkpoint);
     copy.last_use = ++clock_;
     sequences_.push_back(std::move(copy));
   }
