@@ -29,7 +29,7 @@ class BlockPool {
     bool poison = false;  // see KvCacheOptions
   };
 
-  // Everything given must outlive the pool. Errors: io_error.
+  // Everything given must outlive the pool; its blocks must be dropped before it. Errors: io_error.
   static Result<std::unique_ptr<BlockPool>> create(const KvGroup& group, Budget& budget,
                                                    KvMemory& memory,
                                                    const std::vector<KvObserver*>& observers,

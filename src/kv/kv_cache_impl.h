@@ -77,7 +77,7 @@ struct KvCache::Impl {
   // False if the policy refuses.
   bool evict_one(std::span<const EvictionCandidate> from, int64_t bytes_missing);
 
-  // --- steps (kv_steps.cpp) ---
+  // --- steps (step.cpp) ---
   std::vector<StepItemState> plan(std::span<const StepItem> items) const;
   Counts new_block_counts(const std::vector<StepItemState>& items) const;
   StepTable table(const StepItemState& item, size_t g, int32_t first_scratch) const;
