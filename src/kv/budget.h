@@ -65,6 +65,8 @@ class Budget {
   // Errors: over_budget, naming the need, what is free and the limit. Never waits.
   Result<Reservation> reserve(Bytes need, Tag tag);
   bool would_fit(Bytes need) const;
+  // A reservation of nothing, to merge others into.
+  Reservation open(Tag tag) { return Reservation(this, {}, tag); }
 
   Bytes limit() const { return {limit_.load()}; }
   // May be lowered below used(): nothing is taken away, but nothing more is given until it fits.
@@ -73,6 +75,9 @@ class Budget {
   Bytes used(Tag tag) const { return {tags_[static_cast<size_t>(tag)].load()}; }
   Bytes peak() const { return {peak_.load()}; }
   void reset_peak() { peak_.store(used_.load()); }
+
+  // Tests: refuses the reservation after `passes` more that succeed, once. Negative: never.
+  void refuse_after(int64_t passes) { refuse_after_.store(passes); }
 
  private:
   friend class Reservation;
@@ -83,6 +88,7 @@ class Budget {
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> peak_{0};
   std::array<std::atomic<int64_t>, kTagCount> tags_{};
+  std::atomic<int64_t> refuse_after_{-1};
 };
 
 }  // namespace weir

@@ -32,13 +32,16 @@ struct KvCacheOptions {
   int64_t max_context = 0;
   // Memory is committed and returned in units of this, a multiple of 4 KiB. 0: pool_extent().
   Bytes extent;
+  // Fills blocks with ones (NaN in every float type) when they are taken and when they are freed,
+  // so that a read of a row nobody wrote shows. For tests.
+  bool poison = false;
 };
 
 // Bytes in use, by layer kind. `global` + `local` is what plan() predicts to the byte.
 struct KvUsage {
-  Bytes global;     // blocks of global groups, each counted once however many share it
+  Bytes global;  // blocks of global groups, each counted once however many share it
   Bytes local;
-  Bytes headroom;   // new local blocks of the step under way
+  Bytes headroom;  // new local blocks of the step under way
   Bytes committed_free;
   Bytes resident() const { return global + local + headroom; }
 };
@@ -46,7 +49,8 @@ struct KvUsage {
 // Block pools, sequences and forks under one budget. One thread owns it; no locks inside.
 class KvCache {
  public:
-  // `budget` and `memory` must outlive the cache. Errors: io_error.
+  // `budget` and `memory` must outlive the cache. Errors: io_error; unsupported for a KV type
+  // without a codec; invalid_input for an extent that is not a multiple of 4 KiB.
   static Result<std::unique_ptr<KvCache>> create(KvLayout layout, Budget& budget, KvMemory& memory,
                                                  const KvCacheOptions& options);
   ~KvCache();
@@ -70,34 +74,43 @@ class KvCache {
   // Reserves and takes what the step needs, evicting if the policy allows. One step at a time.
   // Errors: over_budget (nothing changed).
   Result<Step> plan_step(std::span<const StepItem> items);
-  // Bytes that plan_step would have to reserve, worst case, for `items`.
+  // Bytes that plan_step would have to reserve for `items` right now: the memory its blocks commit.
   Bytes step_need(std::span<const StepItem> items) const;
 
   // --- rewinding, and sequence operations with llama.cpp's meaning ----------------------------
   // Shortest length to which `seq` can be cut back exactly right now, apart from 0: the local
-  // groups must still hold the window before the new end.
+  // groups must still hold the window before the new end. Every longer length can be reached too.
   int64_t min_rewind(SeqId seq) const;
-  // Cuts `seq` back to n tokens. All or nothing. Errors: not_found if a local group no longer
-  // holds the window before n (the message names min_rewind), over_budget for a block's copy.
+  // Cuts `seq` back to n tokens. All or nothing. Succeeds from min_rewind on, and at earlier block
+  // boundaries before which no local layer reads anything (chunk ends). Errors: invalid_input if n
+  // is negative or over the length, not_found if a local group no longer holds the window before n
+  // (the message names min_rewind), over_budget for a block's copy.
   Status rewind(SeqId seq, int64_t n);
 
   // Positions [p0, p1); negative p0 means 0, negative p1 means the end. A tail is a rewind; a
-  // middle part moves later rows into copies and makes the sequence inexact.
+  // middle part moves later rows down, shared ones into copies, and makes the sequence inexact.
+  // Positions of the rows that stay do not change.
   Status seq_rm(SeqId seq, int64_t p0, int64_t p1);
   // Makes `to` a fork of `from`'s whole content (releasing what `to` held). p0, p1 must cover it.
   Status seq_cp(SeqId from, SeqId to, int64_t p0, int64_t p1);
   void seq_keep(SeqId seq);  // releases every other sequence
-  // Adds `delta` to the positions in [p0, p1), rotating the keys into unnamed copies. Errors:
-  // invalid_input if positions would no longer ascend or become negative.
+  // Adds `delta` to the positions in [p0, p1), rotating keys (shared ones in unnamed copies). Equal
+  // neighbours count as ascending. All or nothing. Errors: invalid_input if positions would no
+  // longer ascend or become negative, not_found if rows would come into a local window that were
+  // dropped when they left it, over_budget for the copies.
   Status seq_add(SeqId seq, int64_t p0, int64_t p1, int64_t delta, const KeyRotator& rotator);
   // Divides the positions in [p0, p1) by d > 1, likewise.
   Status seq_div(SeqId seq, int64_t p0, int64_t p1, int64_t d, const KeyRotator& rotator);
-  int64_t seq_pos_min(SeqId seq) const;  // smallest position all groups hold; -1 when empty
+  // Smallest position from which on every group holds all rows; -1 when empty.
+  int64_t seq_pos_min(SeqId seq) const;
   int64_t seq_pos_max(SeqId seq) const;  // largest position; -1 when empty
 
   // --- keeping and giving way -----------------------------------------------------------------
   // A sequence marked evictable (a checkpoint) may be released when a reservation does not fit.
+  // One that the operation under way works on is never released.
   void set_evictable(SeqId seq, bool evictable);
+  // Evicts while more than the budget's limit is used. Call it after lowering the limit.
+  void fit_to_budget();
   bool exists(SeqId seq) const;
   void set_eviction_policy(EvictionPolicy* policy);  // not owned; null: least recently used
   void add_observer(KvObserver* observer);           // not owned

@@ -21,23 +21,29 @@ struct BlockAddress {
 // What a step reads and writes of one sequence in one group. Rows are storage indices; row ==
 // token position unless the sequence was shifted (then `first_visible_row` says what is read).
 struct StepTable {
-  int64_t first_row = 0;  // row of blocks[0], a multiple of the group's block_tokens
-  int64_t n_past = 0;     // rows committed before the step
-  int64_t n_new = 0;      // rows that the step adds, at n_past ...
-  std::vector<BlockAddress> blocks;        // in row order, up to row n_past + n_new - 1
+  int64_t first_row = 0;             // row of blocks[0], a multiple of the group's block_tokens
+  int64_t n_past = 0;                // rows committed before the step
+  int64_t n_new = 0;                 // rows that the step adds, at n_past ...
+  std::vector<BlockAddress> blocks;  // in row order, up to row n_past + n_new - 1
   std::vector<int64_t> first_visible_row;  // one per new row, or empty: by the group's retention
 };
 
 struct StepItem {
   SeqId seq{};
   int64_t n_tokens = 0;  // > 0; a sequence appears at most once in a step
+  // Tokens that are certain to be accepted if any are; negative: all of them. Rows are stored from
+  // the window before this end on, so a step with drafts says 1 (its first token is no draft).
+  int64_t min_accept = -1;
+
+  int64_t sure() const { return min_accept < 0 ? n_tokens : min_accept; }
 };
 
 class KvCache;
 
-// A step is a transaction. Made by KvCache::plan_step, which has reserved the bytes and taken the
-// blocks; kernels then write only new rows; commit makes them part of the sequences. A step that
-// is destroyed without commit is aborted: nothing has changed. Engine thread only.
+// Must not outlive its cache. A step is a transaction. Made by KvCache::plan_step, which has
+// reserved the bytes and taken the blocks; kernels then write only new rows; commit makes them part
+// of the sequences. A step that is destroyed without commit is aborted: nothing has changed. Engine
+// thread only.
 class Step {
  public:
   Step(Step&&) noexcept;
@@ -54,7 +60,8 @@ class Step {
   std::vector<int64_t> positions(size_t item) const;
 
   // Advances item i by accepted[i] <= n_tokens tokens (fewer when drafts were rejected), seals full
-  // blocks, frees what left the window by what was accepted. Ends the step.
+  // blocks, frees what left the window by what was accepted. Ends the step. accepted[i] is 0 or at
+  // least the item's min_accept: in between, the window before the new end was not stored.
   void commit(std::span<const int64_t> accepted);
   void commit();  // all tokens accepted
   void abort();   // drops the new blocks. Ends the step.

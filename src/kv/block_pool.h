@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "geometry/kv_layout.h"
+#include "kv/budget.h"
+#include "kv/kv_memory.h"
+#include "weir/kv_hooks.h"
+
+namespace weir {
+
+// The blocks of one group, side by side in one stretch of address space, cut into extents that are
+// committed while a block touches them. The budget pays for committed extents: blocks under their
+// own tag, the rest as committed_free. Free slots are taken lowest first, so that high extents
+// drain; an extent without a block goes back to the system and the budget at once.
+// Costs O(log n) per block taken or freed.
+class BlockPool {
+ public:
+  struct Options {
+    Bytes address_space;  // rounded up to an extent
+    Bytes extent;         // a multiple of 4 KiB; 2 MiB pages are asked for when of theirs
+    bool poison = false;  // see KvCacheOptions
+  };
+
+  // Everything given must outlive the pool. Errors: io_error.
+  static Result<std::unique_ptr<BlockPool>> create(const KvGroup& group, Budget& budget,
+                                                   KvMemory& memory,
+                                                   const std::vector<KvObserver*>& observers,
+                                                   const Options& options);
+  ~BlockPool();
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  // Need of a pool whose address space is full: more than any budget has.
+  static constexpr Bytes kNoSlots{int64_t{1} << 50};
+
+  // Bytes that taking n blocks adds to the budget's use.
+  Bytes need(int64_t n) const { return change({}, n); }
+  // The same, negative if bytes come back, after the blocks of `freed` went.
+  Bytes change(std::span<const uint32_t> freed, int64_t n) const;
+
+  // n blocks, open, with one reference each; as headroom of a step until settled. All or nothing.
+  // Errors: over_budget, io_error.
+  Result<std::vector<uint32_t>> take(int64_t n, bool as_headroom);
+  void settle(uint32_t slot);  // headroom becomes live
+  void share(uint32_t slot);   // one more reference; only sealed blocks are shared
+  void drop(uint32_t slot);    // one reference less; the block is freed with the last
+  void seal(uint32_t slot);    // full: never written again
+  void reopen(uint32_t slot);  // its only owner cut it back
+
+  uint32_t references(uint32_t slot) const { return slots_[slot].references; }
+  bool is_sealed(uint32_t slot) const { return slots_[slot].is_sealed; }
+  bool is_headroom(uint32_t slot) const { return slots_[slot].is_headroom; }
+  std::byte* memory(uint32_t slot) const { return base_ + int64_t{slot} * block_bytes_; }
+  const KvGroup& group() const { return group_; }
+
+  Bytes block_bytes() const { return {block_bytes_}; }
+  Bytes live() const { return live_.size(); }
+  Bytes headroom() const { return headroom_.size(); }
+  Bytes committed_free() const { return free_bytes_.size(); }
+  int64_t end_slot() const { return static_cast<int64_t>(slots_.size()); }
+
+  // Aborts if slots, extents and reservations contradict each other.
+  void check_invariants() const;
+
+ private:
+  struct Slot {
+    uint32_t references = 0;
+    bool is_sealed = false;
+    bool is_headroom = false;
+  };
+  struct Range {
+    int64_t begin, end;
+  };
+
+  BlockPool(const KvGroup& group, Budget& budget, KvMemory& memory,
+            const std::vector<KvObserver*>& observers, const Options& options, std::byte* base);
+
+  Range extents_of(int64_t slot) const;
+  // Calls visit(slot) for the n lowest of the free slots and `freed`; false if address space ends.
+  template <typename Visit>
+  bool for_lowest_free(const std::set<uint32_t>& freed, int64_t n, Visit visit) const;
+  Status commit_extents(const std::vector<int64_t>& extents);
+  void free_slot(uint32_t slot);
+
+  const KvGroup& group_;
+  Budget& budget_;
+  KvMemory& memory_;
+  const std::vector<KvObserver*>& observers_;
+  const Options options_;
+  std::byte* const base_;
+  const int64_t block_bytes_;
+  const int64_t extent_;
+  const int64_t max_slots_;
+
+  std::vector<Slot> slots_;                // up to the highest taken one
+  std::set<uint32_t> free_slots_;          // those of slots_ without references
+  std::vector<int32_t> blocks_in_extent_;  // taken blocks that touch it; committed if not zero
+  Reservation live_, headroom_, free_bytes_;
+};
+
+}  // namespace weir
