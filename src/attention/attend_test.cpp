@@ -1,3 +1,5 @@
+#include "attention/simd_targets.h"
+
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "attention/attend_work.h"
+#include "attention/simd_targets.h"
 
-// SSE without FMA falls back to portable code; scalable vectors cannot be register-blocked here.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_attend.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
