@@ -19,6 +19,7 @@ TEST(Store, WritesWhatTheCodecWritesAndNothingElse) {
   for (const KvType k : {KvType::f32, KvType::f16, KvType::bf16}) {
     for (const KvType v : {KvType::f32, KvType::f16, KvType::bf16}) {
       for (const int B : {16, 32, 64}) {
+        if (k != v && B != 32) continue;
         for (const auto& [k_dim, v_dim] : {std::pair{64, 16}, {13, 70}, {1, 1}, {80, 256}}) {
           Case c;
           c.shape = {.n_heads = 2, .n_kv_heads = 2, .k_dim = k_dim, .v_dim = v_dim, .k_type = k,
