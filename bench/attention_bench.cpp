@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <random>
 #include <thread>
@@ -26,7 +27,13 @@
 namespace weir {
 namespace {
 
-double now() {
+// Seconds of wall time; of the calling thread's own work where it is the only one, so that what
+// else the machine does is left out.
+double now(int threads = 2) {
+  timespec t;
+  if (threads == 1 && clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+  }
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -108,12 +115,12 @@ double fma_flops(int64_t rounds) {
 }
 #endif
 
-double best_of(int repeats, const std::function<void()>& body) {
+double best_of(int threads, int repeats, const std::function<void()>& body) {
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
-    const double start = now();
+    const double start = now(threads);
     body();
-    best = std::min(best, now() - start);
+    best = std::min(best, now(threads) - start);
   }
   return best;
 }
@@ -121,7 +128,7 @@ double best_of(int repeats, const std::function<void()>& body) {
 double fma_peak(Team& team) {
   constexpr int64_t kRounds = 3'000'000;
   double flops = 0;
-  const double s = best_of(5, [&] {
+  const double s = best_of(team.threads(), 5, [&] {
     team.run([&](int t) {
       const double f = fma_flops(kRounds);
       if (t == 0) flops = f * team.threads();
@@ -151,7 +158,7 @@ class Memory {
 double read_bandwidth(Team& team, const Memory& memory) {
   const int64_t each = memory.bytes() / team.threads() / 64 * 64;
   std::vector<uint64_t> sums(64);
-  const double s = best_of(5, [&] {
+  const double s = best_of(team.threads(), 5, [&] {
     team.run([&](int t) {
       const auto* p = reinterpret_cast<const uint64_t*>(memory.data() + t * each);
       uint64_t sum[8] = {};
@@ -323,11 +330,11 @@ Pair measure(WeirCase& weir, GgmlCase& ggml, Team& team, int pairs) {
   weir.run(team);
   ggml.run();
   for (int i = 0; i < pairs; ++i) {
-    const double t0 = now();
+    const double t0 = now(team.threads());
     weir.run(team);
-    const double t1 = now();
+    const double t1 = now(team.threads());
     ggml.run();
-    const double t2 = now();
+    const double t2 = now(team.threads());
     a.push_back(t1 - t0);
     b.push_back(t2 - t1);
     ratio.push_back((t2 - t1) / (t1 - t0));
