@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "attention/attend_work.h"
+#include "attention/simd_targets.h"
 
-// SSE without FMA falls back to portable code; scalable vectors cannot be register-blocked here.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_attend.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -19,11 +18,13 @@ namespace HWY_NAMESPACE {
 // One thread's work on the tiles of one attend call.
 class TileWorker {
  public:
-  TileWorker(const AttendArgs& args, float* memory)
+  TileWorker(const AttendArgs& args, int thread, int n_threads)
       : args_(args),
+        n_threads_(n_threads),
         shape_(args.shape),
         heads_(shape_.n_heads / shape_.n_kv_heads),
-        memory_(TileMemory::at(memory, args.work->max_tile_rows(), shape_.k_dim, shape_.v_dim)),
+        memory_(TileMemory::at(args.work->thread_memory(thread), args.work->max_tile_rows(),
+                               shape_.k_dim, shape_.v_dim)),
         score_(for_type<Score>(shape_.k_type)),
         weigh_(for_type<Weigh>(shape_.v_type)) {}
 
@@ -36,14 +37,15 @@ class TileWorker {
     if (item.part < 0) {
       begin_merge(tile);
       for (int32_t part = 0; part < tile.n_parts; ++part) {
-        compute_part(tile, tile.first_part + part, memory_.part);
+        compute_part(tile, part, part + 1, memory_.part);
         merge(tile, memory_.part);
       }
       finish(tile);
       return;
     }
     const int64_t rows = tile.n_new * heads_;
-    compute_part(tile, tile.first_part + item.part,
+    // With other threads about, they take the parts in between.
+    compute_part(tile, item.part, item.part + n_threads_,
                  PartResult::at(args_.work->partial(tile, item.part), rows));
     if (!args_.work->complete_part(item.tile)) return;
     begin_merge(tile);
@@ -93,7 +95,8 @@ class TileWorker {
     return {inside(s.first_visible_of(index)), inside(s.n_past + index + 1)};
   }
 
-  PartKeys part_keys(const AttendTile& tile, int64_t first_row, Range range) const {
+  PartKeys part_keys(const AttendTile& tile, int64_t first_row, Range range,
+                     int64_t next_row) const {
     const SequenceRows& s = sequence(tile);
     PartKeys part;
     part.block_tokens = shape_.block_tokens;
@@ -106,11 +109,17 @@ class TileWorker {
       part.k_tiles[i] = block.k + k_head;
       part.v_tiles[i] = block.v + v_head;
     }
+    part.v_row_bytes = kv_row_bytes(shape_.v_type, shape_.v_dim);
+    const int64_t next = (next_row - s.first_row) / part.block_tokens;
+    if (next_row < s.n_past + tile.first_new + tile.n_new) {
+      part.next_k_tile = s.blocks[next].k + k_head;
+    }
     return part;
   }
 
-  void compute_part(const AttendTile& tile, int64_t part_index, const PartResult& result) {
-    const int64_t first_row = part_index * kPartRows;
+  // Part `index` of the tile; `next` is the one that this thread will probably want afterwards.
+  void compute_part(const AttendTile& tile, int32_t index, int32_t next, const PartResult& result) {
+    const int64_t first_row = (tile.first_part + index) * kPartRows;
     const int tokens = tile.n_new;
     const int rows = static_cast<int>(tokens * heads_);
     Range all{static_cast<int>(kPartRows), 0};  // read by some token
@@ -126,7 +135,7 @@ class TileWorker {
       return;
     }
 
-    const PartKeys part = part_keys(tile, first_row, all);
+    const PartKeys part = part_keys(tile, first_row, all, (tile.first_part + next) * kPartRows);
     score_(part, rows, shape_.k_dim, memory_.q, memory_.scores);
 
     for (int t = 0; t < tokens; ++t) {
@@ -187,6 +196,7 @@ class TileWorker {
   }
 
   const AttendArgs& args_;
+  const int n_threads_;
   const HeadShape& shape_;
   const int heads_;  // query heads of a KV head
   TileMemory memory_;
@@ -197,7 +207,7 @@ class TileWorker {
 
 void attend(const AttendArgs& args, int thread, int n_threads) {
   AttendWork& work = *args.work;
-  TileWorker worker(args, work.thread_memory(thread));
+  TileWorker worker(args, thread, n_threads);
   while (const AttendItem* item = work.take()) worker.run(*item);
   work.leave(n_threads);
 }

@@ -24,22 +24,36 @@ struct KeyVectors {
   const T* at[kBlockVectors];
 };
 
-// scores[r][v] = sum over d of q[d][r] * k[d][v], for R rows. `ahead`: the keys that come next,
-// asked for from memory meanwhile.
+// Memory that is needed soon: for each vector of a block the start of a stretch in the next keys' K
+// tiles and one in these keys' V tiles, and how far to walk along it per step.
+struct Ahead {
+  const std::byte* k[kBlockVectors];
+  const std::byte* v[kBlockVectors];
+  ptrdiff_t k_step, v_step;  // bytes
+};
+
+// scores[r][v] = sum over d of q[d][r] * k[d][v], for R rows. Asks for what is `ahead` meanwhile.
 template <class T, int R, bool kAhead>
-HWY_INLINE void score_block(const KeyVectors<T>& keys, const KeyVectors<T>& ahead, ptrdiff_t stride,
+HWY_INLINE void score_block(const KeyVectors<T>& keys, const Ahead& ahead, ptrdiff_t stride,
                             int k_dim, const float* HWY_RESTRICT q, float* HWY_RESTRICT scores) {
   const FloatTag d;
   FloatVec sums[R][kBlockVectors];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kBlockVectors; ++v) sums[r][v] = hn::Zero(d);
   }
-  ptrdiff_t at = 0;
+  ptrdiff_t at = 0, k_ahead = 0, v_ahead = 0;
   for (int i = 0; i < k_dim; ++i, at += stride, q += R) {
     FloatVec k[kBlockVectors];
     for (int v = 0; v < kBlockVectors; ++v) {
       k[v] = load_wide(d, keys.at[v] + at);
-      if constexpr (kAhead) __builtin_prefetch(ahead.at[v] + at, 0, 2);
+      if constexpr (kAhead) {
+        __builtin_prefetch(ahead.k[v] + k_ahead, 0, 2);  // into the second-level cache
+        __builtin_prefetch(ahead.v[v] + v_ahead, 0, 2);
+      }
+    }
+    if constexpr (kAhead) {
+      k_ahead += ahead.k_step;
+      v_ahead += ahead.v_step;
     }
     for (int r = 0; r < R; ++r) {
       const FloatVec qr = hn::Set(d, q[r]);

@@ -26,53 +26,73 @@ struct PartKeys {
   const std::byte* v_tiles[kMaxPartTiles];
   int block_tokens = 0;
   int begin = 0, end = 0;  // keys that some row reads
+  int64_t v_row_bytes = 0;
+  const std::byte* next_k_tile = nullptr;  // of the part that probably comes next, or null
 };
 
-// Where the vector of keys that starts at `key` is. Vectors that nobody reads stand for the
-// nearest one that somebody does: memory outside the visible range is never touched.
-template <class T>
-HWY_INLINE const T* key_vector(const PartKeys& part, int key) {
+// Key `key`, or the nearest one that shares a vector with keys that some row reads: memory outside
+// the visible range is never touched.
+HWY_INLINE int nearest_vector(const PartKeys& part, int key) {
   const int first = part.begin / kLanes * kLanes, last = (part.end - 1) / kLanes * kLanes;
-  key = HWY_MIN(HWY_MAX(key, first), last);
-  return reinterpret_cast<const T*>(part.k_tiles[key / part.block_tokens]) + key % part.block_tokens;
+  return HWY_MIN(HWY_MAX(key, first), last);
 }
 
 template <class T>
 HWY_INLINE KeyVectors<T> key_vectors(const PartKeys& part, int key) {
   KeyVectors<T> keys;
-  for (int v = 0; v < kBlockVectors; ++v) keys.at[v] = key_vector<T>(part, key + v * kLanes);
+  for (int v = 0; v < kBlockVectors; ++v) {
+    const int at = nearest_vector(part, key + v * kLanes);
+    keys.at[v] = reinterpret_cast<const T*>(part.k_tiles[at / part.block_tokens]) +
+                 at % part.block_tokens;
+  }
   return keys;
+}
+
+// What to ask for while the scores of the vectors from `key` on are computed: the K of the next
+// ones, and the V of these, which is read when the part's scores are complete.
+template <class T>
+HWY_INLINE Ahead ahead_of(const PartKeys& part, int key, int k_dim) {
+  constexpr int kStep = kBlockVectors * kLanes;
+  Ahead ahead;
+  ahead.k_step = part.block_tokens * static_cast<ptrdiff_t>(sizeof(T));
+  ahead.v_step = static_cast<ptrdiff_t>(ceil_div(kLanes * part.v_row_bytes, k_dim));
+  const KeyVectors<T> next = key_vectors<T>(part, key + kStep);
+  const bool last = key + kStep >= part.end && part.next_k_tile;
+  for (int v = 0; v < kBlockVectors; ++v) {
+    ahead.k[v] = last ? part.next_k_tile + v * kLanes * static_cast<ptrdiff_t>(sizeof(T)) * k_dim
+                      : reinterpret_cast<const std::byte*>(next.at[v]);
+    const int at = nearest_vector(part, key + v * kLanes);
+    ahead.v[v] = part.v_tiles[at / part.block_tokens] + at % part.block_tokens * part.v_row_bytes;
+  }
+  if (last) ahead.k_step = kLanes * static_cast<ptrdiff_t>(sizeof(T));
+  return ahead;
 }
 
 // Scores of `rows` query rows for all keys of the part (and, around them, of no use).
 template <class T>
 struct Score {
-  template <int R, bool kAhead>
-  static HWY_INLINE void block(const PartKeys& part, int key, int k_dim, const float* q,
-                               float* scores) {
-    constexpr int kStep = kBlockVectors * kLanes;
-    const KeyVectors<T> keys = key_vectors<T>(part, key);
-    score_block<T, R, kAhead>(keys, kAhead ? key_vectors<T>(part, key + kStep) : keys,
-                              part.block_tokens, k_dim, q, scores + key);
-  }
-
   static HWY_NOINLINE void run(const PartKeys& part, int rows, int k_dim, const float* q,
                                float* scores) {
     constexpr int kStep = kBlockVectors * kLanes;
-    const bool few = rows <= kBlockRows;  // then memory is the limit
+    const ptrdiff_t stride = part.block_tokens;
     for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
+      const KeyVectors<T> keys = key_vectors<T>(part, key);
+      const Ahead ahead = ahead_of<T>(part, key, k_dim);
       for (int r = 0; r < rows; r += kBlockRows) {
         const float* qr = q + static_cast<ptrdiff_t>(r) * k_dim;
-        float* to = scores + r * kScoreStride;
+        float* to = scores + r * kScoreStride + key;
         switch (HWY_MIN(rows - r, kBlockRows)) {
-          case 1: block<1, true>(part, key, k_dim, qr, to); break;
-          case 2: block<2, true>(part, key, k_dim, qr, to); break;
-          case 3: block<3, true>(part, key, k_dim, qr, to); break;
-          case 4: block<4, true>(part, key, k_dim, qr, to); break;
-          case 5: block<5, true>(part, key, k_dim, qr, to); break;
+          case 1: score_block<T, 1, true>(keys, ahead, stride, k_dim, qr, to); break;
+          case 2: score_block<T, 2, true>(keys, ahead, stride, k_dim, qr, to); break;
+          case 3: score_block<T, 3, true>(keys, ahead, stride, k_dim, qr, to); break;
+          case 4: score_block<T, 4, true>(keys, ahead, stride, k_dim, qr, to); break;
+          case 5: score_block<T, 5, true>(keys, ahead, stride, k_dim, qr, to); break;
           default:
-            few ? block<6, true>(part, key, k_dim, qr, to)
-                : block<6, false>(part, key, k_dim, qr, to);
+            if (r == 0) {
+              score_block<T, 6, true>(keys, ahead, stride, k_dim, qr, to);
+            } else {
+              score_block<T, 6, false>(keys, ahead, stride, k_dim, qr, to);
+            }
         }
       }
     }

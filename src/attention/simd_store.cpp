@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "attention/simd_attend.h"
+#include "attention/simd_targets.h"
 #include "attention/tile_memory.h"
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

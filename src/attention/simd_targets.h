@@ -1,0 +1,7 @@
+#pragma once
+
+// Included before any Highway header. Kernels are compiled for AVX-512, AVX2 with FMA, NEON, and
+// portable code for all else: SSE has neither fused products nor half floats, and vectors whose
+// length only the running processor knows cannot be held in arrays.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

@@ -1,0 +1,99 @@
+#include "attention/testing_case.h"
+
+#include <algorithm>
+
+namespace weir::testing {
+
+// Where the tolerance comes from, with u = 2^-24 and every fused multiply-add counted as two
+// roundings (a processor may not fuse):
+// - a score is a chain of k_dim products: off by at most (2 k_dim + 4) u sum|q k|, the 4 for the
+//   scale and softcap's division; tanh is good to 8u, times the cap;
+// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by an
+//   exponential (4u and u times the gap) and rounds twice. Together a relative error w of each p;
+// - w enters numerator and denominator, which add rounding of their n terms.
+// Errors of the maximum itself cancel: numerator and denominator share it.
+Truth truth_of(const Case& c) {
+  constexpr double u = 0x1p-24;
+  Truth truth;
+  const double scale = c.params.scale, cap = c.params.softcap;
+  const int heads = c.shape.n_heads / c.shape.n_kv_heads;
+  const auto stored = [&](int id, int64_t row, int head, What what) {
+    std::vector<float> x = row_of(c, id, row, head, what);
+    std::vector<std::byte> tile(x.size() * 16 * sizeof(float));
+    const Codec& codec = codec_of(what == What::k ? c.shape.k_type : c.shape.v_type);
+    codec.encode_v(tile.data(), 16, 0, x);
+    codec.decode_v(tile.data(), 16, 0, x);
+    return x;
+  };
+  for (size_t i = 0; i < c.rows.size(); ++i) {
+    const Rows& r = c.rows[i];
+    const int64_t lowest = Storage::lowest_row(c, i), end = r.n_past + r.n_new;
+    std::vector<std::vector<std::vector<float>>> ks(c.shape.n_kv_heads), vs(c.shape.n_kv_heads);
+    for (int h = 0; h < c.shape.n_kv_heads; ++h) {
+      for (int64_t row = lowest; row < end; ++row) {
+        ks[h].push_back(stored(r.id, row, h, What::k));
+        vs[h].push_back(stored(r.id, row, h, What::v));
+      }
+    }
+    for (int64_t t = 0; t < r.n_new; ++t) {
+      const int64_t last = r.n_past + t;
+      const int64_t first =
+          r.first_visible.empty() ? first_visible(c.retention, last) : r.first_visible[t];
+      for (int h = 0; h < c.shape.n_heads; ++h) {
+        const auto q = row_of(c, r.id, last, h, What::q);
+        std::vector<double> s;
+        double score_error = 0;
+        for (int64_t row = first; row <= last; ++row) {
+          const auto& k = ks[h / heads][row - lowest];
+          double dot = 0, size = 0;
+          for (int d = 0; d < c.shape.k_dim; ++d) {
+            dot += static_cast<double>(q[d]) * k[d] * scale;
+            size += std::abs(static_cast<double>(q[d]) * k[d] * scale);
+          }
+          s.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
+          score_error = std::max(score_error, (2 * c.shape.k_dim + 4) * u * size + 8 * u * cap);
+        }
+        double max = *std::max_element(s.begin(), s.end());
+        double range = max - *std::min_element(s.begin(), s.end());
+        double denom = 0;
+        if (c.params.sinks) {
+          const double sink = c.params.sinks[h];
+          range = std::max(max, sink) - std::min(max - range, sink);
+          max = std::max(max, sink);
+          denom = std::exp(sink - max);
+        }
+        std::vector<double> sum(c.shape.v_dim), size(c.shape.v_dim);
+        for (int64_t row = first; row <= last; ++row) {
+          const double p = std::exp(s[row - first] - max);
+          denom += p;
+          const auto& v = vs[h / heads][row - lowest];
+          for (int d = 0; d < c.shape.v_dim; ++d) {
+            sum[d] += p * v[d];
+            size[d] += p * std::abs(v[d]);
+          }
+        }
+        const double n = static_cast<double>(last - first + 1);
+        const double parts = static_cast<double>(last / kPartRows - first / kPartRows + 1);
+        const double w = std::expm1(score_error + u * range * (parts + 2) + (8 + 8 * parts) * u);
+        for (int d = 0; d < c.shape.v_dim; ++d) {
+          truth.value.push_back(sum[d] / denom);
+          truth.tolerance.push_back((2 * w + 2 * (2 * n + 4 * parts + 4) * u) * size[d] / denom +
+                                    1e-37);
+        }
+      }
+    }
+  }
+  return truth;
+}
+
+std::string first_error(const Truth& truth, const std::vector<float>& result) {
+  if (truth.value.size() != result.size()) return "wrong size";
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (std::abs(result[i] - truth.value[i]) <= truth.tolerance[i]) continue;
+    return "element " + std::to_string(i) + ": " + std::to_string(result[i]) + ", not " +
+           std::to_string(truth.value[i]) + " +- " + std::to_string(truth.tolerance[i]);
+  }
+  return "";
+}
+
+}  // namespace weir::testing
