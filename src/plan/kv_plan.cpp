@@ -79,10 +79,14 @@ int64_t peak_blocks(Retention r, int64_t n, int64_t c, int64_t B) {
   const int64_t w = r.window;
   if (n < w) return ceil_div(n, B);  // nothing has left the window yet
   // Before the first window is full, blocks only grow; after it they repeat with the alignment of
-  // the window to blocks. Where n cuts steps short, the last long ones count.
-  int64_t peak = std::max(peak_between(r, w - 1 - 2 * B, w + B, n, c, B),
-                          peak_between(r, n - c - 2 * B, n - c + 2 * B, n, c, B));
-  peak = std::max(peak, peak_between(r, n - 2 * B, n - 1, n, c, B));
+  // the window to blocks. Where n cuts steps short, the last long ones count too.
+  const bool is_cut = n < w + c + 3 * B;
+  if (!is_cut && r.kind == LayerKind::sliding) return peak_between(r, w - 1, w + B - 2, n, c, B);
+  int64_t peak = peak_between(r, w - 1 - 2 * B, w + B, n, c, B);
+  if (is_cut) {
+    peak = std::max(peak, peak_between(r, n - c - 2 * B, n - c + 2 * B, n, c, B));
+    peak = std::max(peak, peak_between(r, n - 2 * B, n - 1, n, c, B));
+  }
   if (r.kind == LayerKind::chunked && w % B != 0) {
     for (int64_t k = 2; k <= B + 1 && (k - 1) * w < n; ++k) {
       peak = std::max(peak, peak_between(r, k * w - 1 - 2 * B, k * w + B, n, c, B));
