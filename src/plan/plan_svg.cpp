@@ -37,10 +37,10 @@ Chart make_chart(const PlanReport& report) {
   chart.title = report.geometry().name + ": KV memory of one conversation";
   chart.subtitle = report.main().type.name() + " KV";
   for (const KvGrowth::Local& local : growth.locals()) {
+    const bool is_chunked = local.retention.kind == LayerKind::chunked;
     chart.subtitle +=
-        fmt::format(local.retention.kind == LayerKind::chunked ? ", {} layers in chunks of {}"
-                                                               : ", {} layers with a window of {}",
-                    local.n_layers, local.retention.window);
+        fmt::format(", {} layers {} {}", local.n_layers,
+                    is_chunked ? "in chunks of" : "with a window of", local.retention.window);
   }
   if (growth.n_global_layers() > 0) {
     chart.subtitle += fmt::format(", {} global", growth.n_global_layers());

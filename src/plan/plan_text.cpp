@@ -51,11 +51,10 @@ std::string layers_table(const PlanReport& report) {
     for (const TypeReport& t : report.types) {
       row.push_back(format_bytes(kind.n_layers * row_bytes(kind, t.type)));
     }
-    row.push_back(
-        is_global
-            ? "every token"
-            : fmt::format(kind.retention.kind == LayerKind::chunked ? "its chunk of {}" : "last {}",
-                          kind.retention.window));
+    const bool is_chunked = kind.retention.kind == LayerKind::chunked;
+    row.push_back(is_global ? "every token"
+                            : fmt::format("{} {}", is_chunked ? "its chunk of" : "the last",
+                                          kind.retention.window));
     for (const TypeReport& t : report.types) {
       row.push_back(is_global ? "grows"
                               : format_bytes(kind.retention.window * kind.n_layers *
