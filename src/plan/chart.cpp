@@ -28,6 +28,7 @@ constexpr const char* kStyle = R"(<style>
   .curve.global { stroke: #c2410c; stroke-width: 2.5; stroke-dasharray: 9 5; }
   .curve.local { stroke: #0f8a6d; stroke-width: 2.5; }
   .saved { fill: #0b3d91; fill-opacity: 0.07; }
+  .saving { font-size: 19px; font-weight: 650; fill: #0b3d91; }
   .label { font-size: 14px; font-weight: 600; }
   .label.uniform { fill: #6b7580; } .label.total { fill: #0b3d91; }
   .label.global { fill: #c2410c; } .label.local { fill: #0f8a6d; }
@@ -41,7 +42,7 @@ constexpr const char* kStyle = R"(<style>
     .grid { stroke: #21272e; }
     .curve.uniform { stroke: #7d8792; } .curve.total { stroke: #6cb0ff; }
     .curve.global { stroke: #ff9d66; } .curve.local { stroke: #4fd6b4; }
-    .saved { fill: #6cb0ff; fill-opacity: 0.09; }
+    .saved { fill: #6cb0ff; fill-opacity: 0.09; } .saving { fill: #6cb0ff; }
     .label.uniform { fill: #9aa4ae; } .label.total { fill: #6cb0ff; }
     .label.global { fill: #ff9d66; } .label.local { fill: #4fd6b4; }
     .mark { stroke: #9aa4ae; } .dot { fill: #0d1117; stroke: #f0f3f6; }
@@ -69,8 +70,8 @@ std::vector<double> ticks(const Axis& axis, int most) {
     double step = 1;
     while ((last - first) / step > most - 1) ++step;
     if (step > 2 && step < 4) step = 4;
-    for (double p = std::ceil(first / step) * step; p <= last; p += step)
-      out.push_back(std::exp2(p));
+    // Counted from the upper end, where the reader looks.
+    for (double p = std::floor(last); p >= first; p -= step) out.push_back(std::exp2(p));
     return out;
   }
   double step = 1;
@@ -133,8 +134,8 @@ std::string end_labels(const Chart& chart, const Axis& y) {
   for (const auto& [at, s] : ends) {
     out += fmt::format("<text class=\"label {}\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", s->css_class,
                        kRight + 14, at, xml_escape(s->name));
-    out += fmt::format("<text class=\"value\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kRight + 14,
-                       at + 17, bytes_text(s->bytes.back()));
+    out += fmt::format("<text class=\"value\" x=\"{}\" y=\"{:.1f}\">{}{}</text>\n", kRight + 14,
+                       at + 17, bytes_text(s->bytes.back()), xml_escape(s->note));
   }
   return out;
 }
@@ -161,20 +162,33 @@ std::string crossover_mark(const Chart& chart, const Axis& x, const Axis& y) {
   return out;
 }
 
-// The area between total and uniform: what windows save.
-std::string saved_area(const Chart& chart, const Axis& x, const Axis& y) {
-  const ChartSeries *total = nullptr, *uniform = nullptr;
+const ChartSeries* find_series(const Chart& chart, const std::string& css_class) {
   for (const ChartSeries& s : chart.series) {
-    if (s.css_class == "total") total = &s;
-    if (s.css_class == "uniform") uniform = &s;
+    if (s.css_class == css_class) return &s;
   }
+  return nullptr;
+}
+
+// The area between total and uniform, and what it says: how much windows save.
+std::string saved_area(const Chart& chart, const Axis& x, const Axis& y) {
+  const ChartSeries* total = find_series(chart, "total");
+  const ChartSeries* uniform = find_series(chart, "uniform");
   if (!total || !uniform) return "";
+  const double ratio = total->bytes.back() / uniform->bytes.back();
+  if (ratio > 0.99) return "";
   std::string d = path(chart, *uniform, x, y);
   for (size_t i = chart.tokens.size(); i-- > 0;) {
     d += fmt::format("L{:.1f} {:.1f}", x.at(static_cast<double>(chart.tokens[i])),
                      y.at(total->bytes[i]));
   }
-  return "<path class=\"saved\" d=\"" + d + "Z\"/>\n";
+  std::string out = "<path class=\"saved\" d=\"" + d + "Z\"/>\n";
+  const size_t i = chart.tokens.size() * 8 / 9;
+  const double top = y.at(uniform->bytes[i]), bottom = y.at(total->bytes[i]);
+  if (bottom - top < 60) return out;
+  out += fmt::format(
+      "<text class=\"saving\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">−{:.0f} %</text>\n",
+      x.at(static_cast<double>(chart.tokens[i])), (top + bottom) / 2 + 7, 100 * (1 - ratio));
+  return out;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace weir {
 struct ChartSeries {
   std::string name;
   std::string css_class;      // uniform, total, global or local: decides colour and stroke
+  std::string note;           // follows the last value at the curve's end
   std::vector<double> bytes;  // one value for each x of the chart
 };
 

@@ -19,7 +19,7 @@ constexpr const char* kStyle = R"(<style>
   svg { width: 100%; height: auto; margin-top: 20px; }
   .wide { overflow-x: auto; }
   table { border-collapse: collapse; width: 100%; background: var(--panel); border: 1px solid var(--line); font-variant-numeric: tabular-nums; }
-  th, td { padding: 7px 12px; text-align: right; border-top: 1px solid var(--line); white-space: nowrap; }
+  th, td { padding: 7px 9px; text-align: right; border-top: 1px solid var(--line); white-space: nowrap; }
   th:first-child, td:first-child { text-align: left; } thead th { color: var(--soft); font-weight: 600; border-top: 0; }
   tr.sum td { font-weight: 650; }
 </style>

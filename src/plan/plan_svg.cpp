@@ -59,8 +59,10 @@ Chart make_chart(const PlanReport& report) {
   }
   chart.tokens = sample(first, last, chart.is_log, growth);
 
-  ChartSeries uniform{"uniform", "uniform", {}}, total{"total", "total", {}};
-  ChartSeries global{"global layers", "global", {}}, local{"local layers", "local", {}};
+  const std::string at_end = " at " + short_tokens(last);
+  ChartSeries uniform{"uniform", "uniform", at_end, {}}, total{"total", "total", at_end, {}};
+  ChartSeries global{"global layers", "global", at_end, {}};
+  ChartSeries local{"local layers", "local", " and no more", {}};
   for (const int64_t n : chart.tokens) {
     uniform.bytes.push_back(static_cast<double>(growth.uniform(n).v));
     total.bytes.push_back(static_cast<double>(growth.resident(n).v));

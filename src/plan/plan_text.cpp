@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "plan/layer_kinds.h"
 #include "plan/plan_report.h"
 #include "plan/text_table.h"
@@ -102,12 +104,28 @@ std::string contexts_table(const PlanReport& report) {
   std::string text = table.text("  ");
   const KvGrowth& growth = report.main().growth;
   if (const std::optional<int64_t> n = growth.crossover()) {
-    text += fmt::format(
-        "\n  From {} tokens on the global layers hold more than the full windows.\n", *n);
+    int64_t window = 0;
+    for (const KvGrowth::Local& l : growth.locals()) window = std::max(window, l.retention.window);
+    text += *n <= window ? "\n  The global layers hold more than the local ones from the start.\n"
+                         : fmt::format(
+                               "\n  From {} tokens on the global layers hold more than the full "
+                               "windows.\n",
+                               *n);
   } else if (growth.global_per_token().v == 0) {
     text += "\n  Every layer is local: past the window the KV no longer grows.\n";
   } else {
     text += "\n  Every layer is global: no window bounds the KV.\n";
+  }
+  for (const KvGrowth::Local& l : growth.locals()) {
+    if (l.retention.kind != LayerKind::chunked) continue;
+    text += fmt::format(
+        "  A chunk's KV is freed when the chunk ends: at a multiple of {} tokens none is held.\n",
+        l.retention.window);
+  }
+  const int64_t max = report.geometry().max_context;
+  if (max > 0 && report.options.contexts.back() > max) {
+    text +=
+        fmt::format("  The model's context ends at {}; lengths beyond it are arithmetic.\n", max);
   }
   return text + "\n";
 }
