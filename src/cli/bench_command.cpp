@@ -210,7 +210,7 @@ int bench(BenchOptions options) {
 
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   Result<std::unique_ptr<Evaluator>> weir = Evaluator::create(
-      **model, *device, engine->kv, engine->kv_budget, context, engine->n_threads);
+      **model, *device, engine->kv, engine->kv_budget, engine->n_threads);
   if (!weir) return report(weir.error());
   std::vector<Contestant> contestants{weir_contestant(**weir)};
 

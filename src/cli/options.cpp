@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "cli/commands.h"
-#include "plan/block_tokens.h"
+#include "plan/kv_plan.h"
 
 namespace weir {
 namespace {
@@ -29,16 +29,6 @@ Bytes default_budget() {
 }
 
 }  // namespace
-
-std::vector<std::string> expand_short_options(int argc, char** argv) {
-  std::vector<std::string> args(argv + 1, argv + argc);
-  for (std::string& arg : args) {
-    if (arg == "-ub") arg = "--ubatch-size";
-    if (arg == "-ctk") arg = "--kv-type-k";
-    if (arg == "-ctv") arg = "--kv-type-v";
-  }
-  return args;
-}
 
 void KvTypeOptions::add_to(CLI::App& app) {
   app.add_option("--kv-type", both, "Type of stored keys and values: f32, f16, bf16 (default f16)");
@@ -163,19 +153,6 @@ Result<std::string> read_text_file(const std::string& path) {
   text << file.rdbuf();
   if (file.bad()) return Status(Code::io_error, "cannot read '" + path + "'");
   return std::move(text).str();
-}
-
-int report(const Status& status) {
-  std::fprintf(stderr, "weir: %s\n", status.message().c_str());
-  switch (status.code()) {
-    case Code::ok: return kDone;
-    case Code::invalid_input:
-    case Code::not_found:
-    case Code::corrupt:
-    case Code::unsupported:
-    case Code::over_budget: return kBadInput;
-    default: return kWorkFailed;
-  }
 }
 
 }  // namespace weir

@@ -11,10 +11,6 @@
 
 namespace weir {
 
-// CLI11 knows one-letter and --long options; llama.cpp's users also type -ub, -ctk, -ctv. Replaces
-// those by their long names.
-std::vector<std::string> expand_short_options(int argc, char** argv);
-
 // The options of how KV is stored: --kv-type, --kv-type-k, --kv-type-v.
 struct KvTypeOptions {
   std::string both, k, v;
@@ -62,8 +58,5 @@ Result<LoadedEngine> load_engine(const EngineFlags& flags, bool show_progress);
 
 // Whole file as bytes; "-" is standard input. Errors: not_found, io_error.
 Result<std::string> read_text_file(const std::string& path);
-
-// Prints "weir: MESSAGE" to stderr; returns the exit code that fits the status.
-int report(const Status& status);
 
 }  // namespace weir

@@ -98,7 +98,7 @@ int perplexity(PerplexityOptions options) {
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   Result<std::unique_ptr<Evaluator>> weir =
       Evaluator::create(model, *device, engine->kv, engine->kv_budget,
-                        static_cast<int64_t>(window), engine->n_threads);
+                        engine->n_threads);
   if (!weir) return report(weir.error());
 
   std::unique_ptr<LlamaPeer> peer;

@@ -197,7 +197,7 @@ int verify(const VerifyOptions& options) {
   const auto n = static_cast<int64_t>(tokens->size());
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   Result<std::unique_ptr<Evaluator>> weir = Evaluator::create(
-      **model, *device, engine->kv, engine->kv_budget, n, engine->n_threads);
+      **model, *device, engine->kv, engine->kv_budget, engine->n_threads);
   if (!weir) return report(weir.error());
 
   PeerOptions peer_options;

@@ -2,39 +2,16 @@
 #include <algorithm>
 
 #include "engine/engine_core.h"
-#include "geometry/window.h"
-#include "kv/pool_extent.h"
 
 namespace weir {
 
 Bytes EngineCore::need(int64_t tokens, int64_t step_tokens) const {
-  Bytes total;
-  for (const KvGroup& group : cache_->layout().groups) {
-    const int64_t B = group.block_tokens;
-    int64_t blocks = ceil_div(tokens, B);
-    if (cache_->layout().is_local(group)) {
-      // Old window and new rows of one step side by side.
-      int64_t peak = 0;
-      for (int64_t n = 0; n < tokens; n += step_tokens) {
-        const int64_t c = std::min(step_tokens, tokens - n);
-        peak = std::max(
-            peak, held_blocks(group.retention, n, B) + step_new_blocks(group.retention, n, c, B));
-      }
-      blocks = peak;
-    }
-    const Bytes extent = pool_extent(group, max_context_);
-    total += Bytes{round_up(blocks * group.block_bytes.v, extent.v)};
-  }
-  return total;
+  return planner_->plan({.tokens = tokens, .n_sequences = 1, .ubatch = step_tokens}).total();
 }
 
 int64_t EngineCore::largest_context() const {
-  int64_t fits = 0, too_many = max_context_ + 1;
-  while (too_many - fits > 1) {
-    const int64_t middle = fits + (too_many - fits) / 2;
-    (need(middle, 1) <= budget_.limit() ? fits : too_many) = middle;
-  }
-  return fits;
+  const PlanLoad alone{.tokens = 0, .n_sequences = 1, .ubatch = 1};
+  return std::min(max_context_, planner_->most_tokens(budget_.limit(), alone));
 }
 
 Status EngineCore::check_request(Work& work) const {

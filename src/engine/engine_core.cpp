@@ -41,15 +41,16 @@ EngineCore::~EngineCore() = default;
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDevice& device,
                                                        const EngineOptions& options) {
-  Result<KvLayout> layout = make_layout(model.geometry(), options.kv);
-  if (!layout) return layout.error();
+  Result<KvPlanner> planner = KvPlanner::create(model.geometry(), options.kv);
+  if (!planner) return planner.error();
   std::unique_ptr<EngineCore> core(new EngineCore(model, device, options));
   KvCacheOptions cache_options;
   cache_options.address_space = options.kv_budget;
-  cache_options.max_context = core->max_context_;
+  cache_options.max_context = model.geometry().max_context;
   Result<std::unique_ptr<KvCache>> cache =
-      KvCache::create(std::move(*layout), core->budget_, device.memory(), cache_options);
+      KvCache::create(planner->layout(), core->budget_, device.memory(), cache_options);
   if (!cache) return cache.error();
+  core->planner_ = std::move(*planner);
   core->cache_ = std::move(*cache);
   core->conversations_ = std::make_unique<ConversationStore>(*core->cache_);
   if (core->largest_context() < 1) {

@@ -14,6 +14,7 @@
 #include "kv/budget.h"
 #include "kv/kv_cache.h"
 #include "model/model.h"
+#include "plan/kv_plan.h"
 
 namespace weir {
 
@@ -113,6 +114,7 @@ class EngineCore {
   Tokenizer tokenizer_;
   Budget budget_;
   KvDevice& device_;
+  std::optional<KvPlanner> planner_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<ConversationStore> conversations_;
   Executor executor_;

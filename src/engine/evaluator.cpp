@@ -10,13 +10,13 @@ Evaluator::Evaluator(const Model& model, KvDevice& device, Bytes budget, int n_t
 
 Result<std::unique_ptr<Evaluator>> Evaluator::create(const Model& model, KvDevice& device,
                                                      const KvFormat& format, Bytes budget,
-                                                     int64_t max_context, int n_threads) {
+                                                     int n_threads) {
   Result<KvLayout> layout = make_layout(model.geometry(), format);
   if (!layout) return layout.error();
   std::unique_ptr<Evaluator> evaluator(new Evaluator(model, device, budget, n_threads));
   KvCacheOptions options;
   options.address_space = budget;
-  options.max_context = max_context;
+  options.max_context = model.geometry().max_context;
   Result<std::unique_ptr<KvCache>> cache =
       KvCache::create(std::move(*layout), evaluator->budget_, device.memory(), options);
   if (!cache) return cache.error();

@@ -19,7 +19,7 @@ class Evaluator {
   // Errors: invalid_input, io_error.
   static Result<std::unique_ptr<Evaluator>> create(const Model& model, KvDevice& device,
                                                    const KvFormat& format, Bytes budget,
-                                                   int64_t max_context, int n_threads);
+                                                   int n_threads);
 
   // Appends `tokens` in one step. `output_rows` are indices into `tokens`, ascending; the result
   // has one row of n_vocab logits for each and is valid until the next call. Errors: over_budget
