@@ -167,9 +167,9 @@ TEST_F(Logits, WeirTinyWithF16KvEqualsLlamaCpp) {
 TEST_F(Logits, Gemma3OneBillionGeometry) {
   const std::string file = synthetic("gemma-3-1b", 7, "f32");
   constexpr size_t w = 512;
-  for (const size_t chunk : {64, 128, 129, 512}) check({file, 4 * w + 37, chunk});
+  for (const size_t chunk : {64, 129, 512}) check({file, 4 * w + 37, chunk});
   check({file, 4 * w + 37, 512, "f32", true});
-  for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 129});
+  for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 128});
   for (const size_t chunk : {1, 3, 7}) check({file, w + 40, chunk});
   check({file, 4 * w + 37, 129, "f16", true, 1e-5});
 }
@@ -178,7 +178,7 @@ TEST_F(Logits, Gemma3OneBillionGeometry) {
 TEST_F(Logits, Gemma3FourBillionGeometry) {
   const std::string file = synthetic("gemma-3-4b", 7, "f32");
   constexpr size_t w = 1024;
-  for (const size_t chunk : {129, 512}) check({file, 4 * w + 37, chunk});
+  check({file, 4 * w + 37, 129});
   check({file, 4 * w + 37, 512, "f32", true});
   for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 512});
 }
@@ -186,7 +186,7 @@ TEST_F(Logits, Gemma3FourBillionGeometry) {
 // 62 layers: the other attention scale.
 TEST_F(Logits, Gemma3TwentySevenBillionGeometry) {
   const std::string file = synthetic("gemma-3-27b", 62, "f32");
-  check({file, 2 * 1024 + 5, 512});
+  check({file, 600, 512});
 }
 
 }  // namespace
