@@ -11,7 +11,7 @@ namespace weir {
 namespace {
 
 // Elements of a tile: a multiple of every block length, and many more than the elements of a row.
-constexpr int64_t kTileElements = int64_t{1} << 21;
+constexpr int64_t kTileElements = int64_t{1} << 19;
 constexpr int64_t kQuantizeRow = 4096;
 
 }  // namespace

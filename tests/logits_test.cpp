@@ -1,0 +1,193 @@
+// Every family against llama.cpp's own forward pass over the same file: same tokens, logits of
+// every position, prompts several windows long, cut into steps of many sizes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+
+#include "geometry/builtin.h"
+#include "model/synth.h"
+#include "model_run.h"
+#include "oracle/llama_peer.h"
+
+namespace weir {
+namespace {
+
+// One: the machine that runs the tests may be busy, and the library's threads wait by spinning.
+constexpr int kThreads = 1;
+const std::string kTiny = std::string(WEIR_SOURCE_DIR) + "/models/weir-tiny/weir-tiny-f16.gguf";
+
+struct Case {
+  std::string file;
+  size_t n_tokens;
+  size_t chunk;
+  std::string kv_type = "f32";
+  bool flash_attention = false;
+  double limit = 1e-6;  // of the nmse over all rows; one row may have ten times as much
+};
+
+// The peer's logits of every position, in steps of `chunk` tokens.
+std::vector<float> peer_logits(LlamaPeer& peer, std::span<const int32_t> tokens, size_t chunk) {
+  const auto width = static_cast<size_t>(peer.n_vocab());
+  std::vector<float> all(tokens.size() * width);
+  for (size_t at = 0; at < tokens.size(); at += chunk) {
+    const size_t n = std::min(chunk, tokens.size() - at);
+    std::vector<int32_t> rows(n);
+    for (size_t i = 0; i < n; ++i) rows[i] = static_cast<int32_t>(i);
+    const Status status =
+        peer.evaluate(tokens.subspan(at, n), rows, std::span(all).subspan(at * width, n * width));
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  return all;
+}
+
+class Logits : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::filesystem::temp_directory_path() / ("weir-logits-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  static void TearDownTestSuite() {
+    models_.clear();
+    peers_.clear();
+    std::filesystem::remove_all(folder_);
+  }
+
+  // A synthetic model: the KV geometry of a built-in one, narrow elsewhere unless `exact`.
+  static std::string synthetic(const std::string& like, int n_layers, const std::string& weights,
+                               bool exact = false) {
+    const std::string path =
+        (folder_ / (like + "-" + std::to_string(n_layers) + "-" + weights + ".gguf")).string();
+    if (std::filesystem::exists(path)) return path;
+    ModelFacts facts = **find_builtin(like);
+    if (!exact) {
+      facts.n_embd = 256;
+      facts.n_ff = 512;
+    }
+    SynthOptions options;
+    options.weights = weights;
+    options.n_layers = n_layers;
+    options.n_vocab = 640;
+    Result<SynthSummary> summary = synthesize(facts, options, path);
+    EXPECT_TRUE(summary.ok()) << summary.status().message();
+    return path;
+  }
+
+  static const Model& model(const std::string& file) {
+    std::unique_ptr<Model>& slot = models_[file];
+    if (!slot) {
+      Result<std::unique_ptr<Model>> loaded = Model::load(file, {});
+      EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+      slot = std::move(*loaded);
+    }
+    return *slot;
+  }
+
+  static std::unique_ptr<LlamaPeer> peer(const std::string& file, const PeerOptions& options) {
+    std::unique_ptr<LlamaPeer>& first = peers_[file];
+    if (!first) {
+      Result<std::unique_ptr<LlamaPeer>> loaded = LlamaPeer::load(file, options);
+      EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+      first = std::move(*loaded);
+    }
+    Result<std::unique_ptr<LlamaPeer>> again = first->reopen(options);
+    EXPECT_TRUE(again.ok()) << again.status().message();
+    return std::move(*again);
+  }
+
+  static void check(const Case& c) {
+    SCOPED_TRACE(std::filesystem::path(c.file).filename().string() + ", " +
+                 std::to_string(c.n_tokens) + " tokens in steps of " + std::to_string(c.chunk) +
+                 ", KV " + c.kv_type + (c.flash_attention ? ", flash attention" : ""));
+    const Model& m = model(c.file);
+    const std::vector<int32_t> tokens = random_tokens(c.n_tokens, m.n_vocab(), 7);
+    PeerOptions options;
+    options.n_threads = kThreads;
+    options.context = round_up(static_cast<int64_t>(c.n_tokens), 256);
+    options.step_tokens = options.max_outputs = static_cast<int64_t>(c.chunk);
+    options.kv_type_k = options.kv_type_v = c.kv_type;
+    options.flash_attention = false;
+    std::vector<float> theirs = peer_logits(*peer(c.file, options), tokens, c.chunk);
+    LogitsDifference own;  // between the peer's two ways to compute attention
+    if (c.flash_attention) {
+      options.flash_attention = true;
+      std::vector<float> flash = peer_logits(*peer(c.file, options), tokens, c.chunk);
+      own = compare(flash, theirs, m.n_vocab());
+      theirs = std::move(flash);
+    }
+    ModelRun run(m, KvFormat::uniform(*parse_kv_type(c.kv_type)), kThreads);
+    const std::vector<float> ours = run.run(tokens, c.chunk);
+    const LogitsDifference d = compare(ours, theirs, m.n_vocab());
+    std::printf(
+        "%-23s n %4zu chunk %3zu kv %s%s: nmse %.1e (worst row %.1e), noise %.1e, other argmax %d "
+        "(gap %.1e)",
+        std::filesystem::path(c.file).filename().c_str(), c.n_tokens, c.chunk, c.kv_type.c_str(),
+        c.flash_attention ? " flash" : "", d.nmse, d.worst_nmse, d.noise, d.argmax_differs,
+        d.margin);
+    if (c.flash_attention) std::printf("; the peer's own %.1e (%.1e)", own.nmse, own.worst_nmse);
+    std::printf("\n");
+    EXPECT_LE(d.nmse, allowed(c.limit, own.nmse));
+    EXPECT_LE(d.worst_nmse, allowed(10 * c.limit, own.worst_nmse));
+    EXPECT_LE(d.margin, 2 * d.noise);
+  }
+
+  // llama.cpp's flash attention is a rounding of its own, larger than the limit on some models:
+  // distances from it may be longer by its distance from llama.cpp's plain attention.
+  static double allowed(double limit, double own) {
+    const double distance = std::sqrt(limit) + std::sqrt(own);
+    return distance * distance;
+  }
+
+ private:
+  inline static std::filesystem::path folder_;
+  inline static std::map<std::string, std::unique_ptr<Model>> models_;
+  inline static std::map<std::string, std::unique_ptr<LlamaPeer>> peers_;
+};
+
+// The trained model: window 128.
+TEST_F(Logits, WeirTinyEqualsLlamaCpp) {
+  for (const size_t chunk : {1, 3, 7, 64, 128, 129, 512}) {
+    check({kTiny, 4 * 128 + 37, chunk, "f32", false});
+    check({kTiny, 4 * 128 + 37, chunk, "f32", true});
+  }
+  for (const size_t n : {127, 128, 129, 256, 549}) check({kTiny, n, 512, "f32", false});
+}
+
+TEST_F(Logits, WeirTinyWithF16KvEqualsLlamaCpp) {
+  for (const size_t chunk : {7, 129, 512}) {
+    check({kTiny, 4 * 128 + 37, chunk, "f16", false, 1e-5});
+    check({kTiny, 4 * 128 + 37, chunk, "f16", true, 1e-5});
+  }
+}
+
+// 7 layers: six local ones around a global one. f32 weights, so that nothing but the order of
+// sums differs.
+TEST_F(Logits, Gemma3OneBillionGeometry) {
+  const std::string file = synthetic("gemma-3-1b", 7, "f32");
+  constexpr size_t w = 512;
+  for (const size_t chunk : {64, 129, 512}) check({file, 4 * w + 37, chunk});
+  check({file, 4 * w + 37, 512, "f32", true});
+  for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 128});
+  for (const size_t chunk : {1, 3, 7}) check({file, w + 40, chunk});
+  check({file, 4 * w + 37, 129, "f16", true, 1e-5});
+}
+
+// Positions of global layers are divided by 8.
+TEST_F(Logits, Gemma3FourBillionGeometry) {
+  const std::string file = synthetic("gemma-3-4b", 7, "f32");
+  constexpr size_t w = 1024;
+  check({file, 4 * w + 37, 129});
+  check({file, 4 * w + 37, 512, "f32", true});
+  for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 512});
+}
+
+// 62 layers: the other attention scale.
+TEST_F(Logits, Gemma3TwentySevenBillionGeometry) {
+  const std::string file = synthetic("gemma-3-27b", 62, "f32");
+  check({file, 600, 512});
+}
+
+}  // namespace
+}  // namespace weir
