@@ -118,10 +118,13 @@ class ChatLoop {
   }
 
   void show_kv() {
-    const int64_t tokens = session_.tokens_in_kv();
     loaded_.engine->with_core([&](EngineCore& core) {
-      std::fputs(draw_kv(loaded_.model->geometry(), core.cache().layout(), core.cache().usage(),
-                         tokens, core.budget().limit())
+      const Conversation& chat = *core.conversations().find(session_.conversation());
+      const KvUsage own = chat.has_seq && core.cache().exists(chat.seq)
+                              ? core.cache().usage_of(chat.seq)
+                              : KvUsage{};
+      std::fputs(draw_kv(loaded_.model->geometry(), core.cache().layout(), own,
+                         core.cache().usage(), std::ssize(chat.tokens), core.budget().limit())
                      .c_str(),
                  stdout);
     });

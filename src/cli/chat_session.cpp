@@ -52,14 +52,6 @@ bool ChatSession::undo() {
   return true;
 }
 
-int64_t ChatSession::tokens_in_kv() {
-  int64_t tokens = 0;
-  loaded_->engine->with_core([&](EngineCore& core) {
-    tokens = static_cast<int64_t>(core.conversations().find(current().conversation)->tokens.size());
-  });
-  return tokens;
-}
-
 Result<Reply> ChatSession::say(const std::string& text,
                                const std::function<void(std::string_view)>& on_text) {
   current().messages.push_back({"user", text});

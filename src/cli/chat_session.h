@@ -31,7 +31,7 @@ class ChatSession {
   bool go_to(int branch);
   int branch() const { return branch_; }
   int branches() const { return static_cast<int>(branches_.size()); }
-  int64_t tokens_in_kv();
+  ConversationId conversation() { return current().conversation; }
 
  private:
   struct Branch {

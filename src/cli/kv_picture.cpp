@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "geometry/window.h"
+#include "base/check.h"
+#include "geometry/growth.h"
+#include "plan/kv_plan.h"
 
 namespace weir {
 namespace {
@@ -32,39 +34,34 @@ std::string describe(const KvLayout& layout, bool local) {
 
 }  // namespace
 
-KvForecast forecast_kv(const KvGeometry& geometry, const KvLayout& layout, int64_t tokens) {
-  KvForecast forecast;
-  for (const KvGroup& group : layout.groups) {
-    const Bytes held = held_blocks(group.retention, tokens, group.block_tokens) * group.block_bytes;
-    (layout.is_local(group) ? forecast.local : forecast.global) += held;
-  }
-  for (const KvLayer& layer : geometry.layers) {
-    if (!layer.owns_kv()) continue;
-    const KvGroup& group = layout.groups[static_cast<size_t>(layout.group_of[layer.index])];
-    forecast.uniform.v += tokens * layer.n_kv_heads *
-                          (kv_row_bytes(group.k_type, layer.k_dim) +
-                           kv_row_bytes(group.v_type, layer.v_dim));
-  }
-  return forecast;
+KvForecast forecast_kv(const KvGeometry& geometry, const KvFormat& format, int64_t tokens) {
+  const Result<KvPlanner> planner = KvPlanner::create(geometry, format);
+  const Result<KvGrowth> growth = KvGrowth::of(geometry, format);
+  WEIR_CHECK(planner.ok() && growth.ok());  // the engine runs with this format
+  return {planner->plan({.tokens = tokens, .n_sequences = 1, .ubatch = 1}).resident(),
+          growth->uniform(tokens)};
 }
 
-std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const KvUsage& usage,
-                    int64_t tokens, Bytes budget) {
-  const KvForecast plan = forecast_kv(geometry, layout, tokens);
-  const Bytes whole = std::max(plan.uniform, usage.resident());
-  const Bytes held = usage.global + usage.local;
+std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const KvUsage& own,
+                    const KvUsage& all, int64_t tokens, Bytes budget) {
+  const KvForecast forecast = forecast_kv(geometry, layout.format, tokens);
+  const Bytes held = own.resident();
+  const Bytes whole = std::max(forecast.uniform, held);
   std::string text = fmt::format("KV memory after {} tokens\n", tokens);
-  text += fmt::format("  global   {} {:>10}  {}\n", bar(usage.global, whole),
-                      format_bytes(usage.global), describe(layout, false));
-  text += fmt::format("  local    {} {:>10}  {}\n", bar(usage.local, whole),
-                      format_bytes(usage.local), describe(layout, true));
+  text += fmt::format("  global   {} {:>10}  {}\n", bar(own.global, whole),
+                      format_bytes(own.global), describe(layout, false));
+  text += fmt::format("  local    {} {:>10}  {}\n", bar(own.local, whole), format_bytes(own.local),
+                      describe(layout, true));
   text += fmt::format("  in all   {} {:>10}  planned {}\n", bar(held, whole), format_bytes(held),
-                      format_bytes(plan.total()));
+                      format_bytes(forecast.planned));
   text += fmt::format("  uniform  {} {:>10}  every layer with every token\n",
-                      bar(plan.uniform, whole), format_bytes(plan.uniform));
-  text += fmt::format("  budget   {} {:>10}  {:.1f} % used\n", bar(held, budget),
-                      format_bytes(budget),
-                      100.0 * static_cast<double>(held.v) / static_cast<double>(budget.v));
+                      bar(forecast.uniform, whole), format_bytes(forecast.uniform));
+  if (all.resident() > held) {
+    text += fmt::format("  besides this, earlier turns and other branches keep {}\n",
+                        format_bytes(all.resident() - held));
+  }
+  text += fmt::format("  {} of the budget of {} in use\n", format_bytes(all.resident()),
+                      format_bytes(budget));
   return text;
 }
 

@@ -8,16 +8,16 @@
 
 namespace weir {
 
-// What `tokens` tokens of one sequence hold between steps, by the window arithmetic alone.
+// What one sequence of some length should hold, and what it would in other engines.
 struct KvForecast {
-  Bytes global, local;
+  Bytes planned;  // by the planner
   Bytes uniform;  // every layer with its own K and V keeping every token, in the same types
-  Bytes total() const { return global + local; }
 };
-KvForecast forecast_kv(const KvGeometry& geometry, const KvLayout& layout, int64_t tokens);
+KvForecast forecast_kv(const KvGeometry& geometry, const KvFormat& format, int64_t tokens);
 
-// A few lines that show the KV by layer kind: bars against what a uniform cache would take.
-std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const KvUsage& usage,
-                    int64_t tokens, Bytes budget);
+// A few lines that show the KV of one sequence by layer kind, as bars against what a uniform cache
+// would take, and what else the engine holds. `own` is the sequence's, `all` the whole engine's.
+std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const KvUsage& own,
+                    const KvUsage& all, int64_t tokens, Bytes budget);
 
 }  // namespace weir

@@ -41,7 +41,7 @@ nlohmann::json to_json(const Reply& reply, const KvForecast& plan, Bytes peak, B
             {"peak_bytes", peak.v},
             {"global_bytes", reply.kv.global.v},
             {"local_bytes", reply.kv.local.v},
-            {"planned_bytes", plan.total().v},
+            {"planned_bytes", plan.planned.v},
             {"uniform_bytes", plan.uniform.v},
             {"budget_bytes", budget.v}}}};
 }
@@ -52,7 +52,7 @@ void print_summary(const Reply& reply, const KvForecast& plan, Bytes peak) {
                          finish_reason_name(reply.reason), reply.usage.prompt_tokens,
                          reply.usage.completion_tokens, reply.timings.prefill_tps(),
                          reply.timings.decode_tps(), format_bytes(reply.kv.resident()),
-                         format_bytes(plan.total()), format_bytes(peak),
+                         format_bytes(plan.planned), format_bytes(peak),
                          format_bytes(plan.uniform))
                  .c_str(),
              stderr);
@@ -97,7 +97,7 @@ int run(const RunOptions& options) {
   loaded->engine->with_core([&](EngineCore& core) {
     peak = core.budget().peak();
     budget = core.budget().limit();
-    plan = forecast_kv(loaded->model->geometry(), core.cache().layout(), reply.kv_tokens);
+    plan = forecast_kv(loaded->model->geometry(), core.cache().layout().format, reply.kv_tokens);
   });
   if (options.as_json) {
     std::puts(to_json(reply, plan, peak, budget).dump().c_str());

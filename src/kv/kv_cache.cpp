@@ -162,4 +162,15 @@ KvUsage KvCache::usage() const {
   return usage;
 }
 
+KvUsage KvCache::usage_of(SeqId seq) const {
+  KvUsage usage;
+  const Sequence& sequence = impl_->at(seq);
+  for (size_t g = 0; g < impl_->pools.size(); ++g) {
+    const KvGroup& group = impl_->pools[g]->group();
+    const bool is_global = group.retention.kind == LayerKind::global;
+    (is_global ? usage.global : usage.local) += sequence.tables[g].size() * group.block_bytes;
+  }
+  return usage;
+}
+
 }  // namespace weir

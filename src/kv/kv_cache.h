@@ -121,6 +121,8 @@ class KvCache {
   void add_observer(KvObserver* observer);           // not owned
 
   KvUsage usage() const;
+  // The blocks that one sequence holds, shared ones counted in full: plan(length) to the byte.
+  KvUsage usage_of(SeqId seq) const;
   // Aborts if an invariant of the store does not hold. Tests call it after every operation.
   void check_invariants() const;
 
