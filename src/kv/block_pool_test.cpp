@@ -18,7 +18,10 @@ struct PoolTest : testing::Test {
     pool = std::move(*made);
   }
   ~PoolTest() override {
-    while (pool->end_slot() > 0) pool->drop(static_cast<uint32_t>(pool->end_slot() - 1));
+    for (int64_t slot = pool->end_slot() - 1; slot >= 0; --slot) {
+      const uint32_t id = static_cast<uint32_t>(slot);
+      if (slot < pool->end_slot() && pool->references(id) > 0) pool->drop(id);
+    }
     EXPECT_EQ(budget.used().v, 0);
   }
 
@@ -65,6 +68,15 @@ TEST_F(PoolTest, ChargesCommittedExtentsAndGivesEmptyOnesBack) {
   EXPECT_EQ(memory.committed(), 0);
 }
 
+// Extent 0 goes while extent 1 has room: the room comes first.
+TEST_F(PoolTest, PrefersCommittedMemoryToALowerSlot) {
+  take(6);
+  for (uint32_t slot = 0; slot < 4; ++slot) drop(slot);
+  EXPECT_EQ(pool->need(2).v, 0);
+  EXPECT_EQ(pool->need(3).v, 4096);
+  EXPECT_EQ(take(3), (std::vector<uint32_t>{6, 7, 0}));
+}
+
 TEST_F(PoolTest, ForeseesWhatFreeingAndTakingCommits) {
   take(9);
   // Slot 8 is alone in the third extent; slots 0 and 1 leave two neighbours behind.
@@ -84,7 +96,8 @@ TEST_F(PoolTest, RefusesAllOrNothing) {
   EXPECT_EQ(budget.used().v, 0);
   take(8);
   budget.set_limit({1 << 20});
-  EXPECT_EQ(pool->need(33).v, BlockPool::kNoSlots.v);
+  EXPECT_FALSE(pool->has_slots(0, 33));
+  EXPECT_TRUE(pool->has_slots(1, 33));
   EXPECT_EQ(pool->take(33, false).error().code(), Code::over_budget);  // 40 slots of address space
   EXPECT_TRUE(pool->take(32, false).ok());
   pool->check_invariants();

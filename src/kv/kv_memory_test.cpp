@@ -9,6 +9,7 @@
 
 #include "kv/kv_cache.h"
 #include "kv/pool_extent.h"
+#include "kv/testing/sanitizer.h"
 #include "kv/testing/small_store.h"
 
 namespace weir {
@@ -24,7 +25,7 @@ int64_t resident_bytes() {
 }
 
 // Tables of the process, and what the sanitizers or the allocator keep for them.
-constexpr int64_t kConstant = kMiB;
+constexpr int64_t kConstant = kIsSanitized ? 16 * kMiB : kMiB;
 
 TEST(CpuMemory, AddressSpaceIsAlignedAndCostsNothing) {
   const auto memory = make_cpu_memory();

@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// Heap memory that keeps book: nothing is committed twice, decommitted memory reads as NaN, and the
-// k-th commit can be made to fail.
+// Heap memory that keeps book: nothing is committed twice, memory that nobody wrote reads as NaN,
+// and the k-th commit can be made to fail.
 class FakeMemory final : public KvMemory {
  public:
   ~FakeMemory() override { WEIR_CHECK(regions_.empty()); }
@@ -22,7 +22,6 @@ class FakeMemory final : public KvMemory {
     WEIR_CHECK(size.v % kPage == 0);
     auto* base = static_cast<std::byte*>(std::aligned_alloc(kPage, static_cast<size_t>(size.v)));
     WEIR_CHECK(base != nullptr);
-    std::memset(base, 0xff, static_cast<size_t>(size.v));
     regions_[base] = std::vector<bool>(static_cast<size_t>(size.v / kPage));
     return base;
   }
@@ -41,6 +40,7 @@ class FakeMemory final : public KvMemory {
     }
     if (fail_commit_after_ > 0) --fail_commit_after_;
     mark(at, size, true);
+    std::memset(at, 0xff, static_cast<size_t>(size.v));
     committed_ += size.v;
     return {};
   }

@@ -18,7 +18,7 @@ constexpr Retention chunked(int64_t chunk) { return {LayerKind::chunked, chunk};
 // A KvCache with its budget and memory, for tests. Rows hold fingerprints of prefixes made of the
 // tokens 1, 2, 3 ..., so every sequence that was never rewound holds the same rows.
 struct SmallStore {
-  explicit SmallStore(KvLayout layout, int64_t limit = int64_t{1} << 24, int64_t extent = 4096)
+  explicit SmallStore(KvLayout layout, int64_t limit = int64_t{1} << 19, int64_t extent = 4096)
       : budget({limit}) {
     auto made = KvCache::create(
         std::move(layout), budget, memory,
@@ -26,15 +26,15 @@ struct SmallStore {
     WEIR_CHECK(made.ok());
     cache = std::move(*made);
   }
-  SmallStore(int block_tokens, std::vector<Retention> retentions, int64_t limit = int64_t{1} << 24)
+  SmallStore(int block_tokens, std::vector<Retention> retentions, int64_t limit = int64_t{1} << 19)
       : SmallStore(fingerprint_layout(block_tokens, retentions), limit) {}
 
   static Fingerprint print(int64_t row) {
-    uint64_t prefix = 0;
-    for (int64_t token = 1; token <= row + 1; ++token) {
-      prefix = extend_hash(prefix, static_cast<uint64_t>(token));
+    static std::vector<uint64_t> prefixes = {0};
+    while (static_cast<int64_t>(prefixes.size()) <= row + 1) {
+      prefixes.push_back(extend_hash(prefixes.back(), prefixes.size()));
     }
-    return {prefix, row};
+    return {prefixes[static_cast<size_t>(row + 1)], row};
   }
 
   // Writes an item's new rows.
