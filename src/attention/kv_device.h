@@ -20,7 +20,7 @@ namespace weir {
 constexpr int64_t kPartRows = 256;
 
 struct HeadShape {
-  int n_heads = 0;     // query heads; a multiple of n_kv_heads
+  int n_heads = 0;  // query heads; a multiple of n_kv_heads
   int n_kv_heads = 0;
   int k_dim = 0, v_dim = 0;
   KvType k_type = KvType::f16, v_type = KvType::f16;
@@ -46,7 +46,7 @@ struct SequenceRows {
   int64_t first_row = 0;             // row of blocks[0]'s first row, a multiple of block_tokens
   int64_t n_past = 0;                // row of the first new token
   int64_t n_new = 0;
-  int64_t token_begin = 0;           // index of the first new token in q, k, v and out
+  int64_t token_begin = 0;  // index of the first new token in q, k, v and out
   Retention retention;
   const int64_t* first_visible_row = nullptr;  // [n_new], or null: first_visible(retention, row)
 

@@ -6,9 +6,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "attention/simd_element-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 HWY_BEFORE_NAMESPACE();
 namespace weir {
