@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include "attention/simd_targets.h"
 #include "attention/testing_case.h"

@@ -6,8 +6,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
+// clang-format off
+#include "hwy/foreach_target.h"  // first: includes this file again for each target
 #include "attention/simd_element-inl.h"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace weir {
