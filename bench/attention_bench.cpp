@@ -186,7 +186,10 @@ class WeirCase {
  public:
   WeirCase(const Shape& s, int layers, int threads)
       : s_(s), layers_(layers), device_(make_cpu_device()) {
-    shape_ = {.n_heads = s.n_heads, .n_kv_heads = s.n_kv_heads, .k_dim = s.dim, .v_dim = s.dim,
+    shape_ = {.n_heads = s.n_heads,
+              .n_kv_heads = s.n_kv_heads,
+              .k_dim = s.dim,
+              .v_dim = s.dim,
               .block_tokens = s.block_tokens};
     const int64_t k = s.n_kv_heads * k_tile_bytes(shape_), v = s.n_kv_heads * v_tile_bytes(shape_);
     const int64_t n_blocks = ceil_div(s.n_past + s.n_new, s.block_tokens);
@@ -197,11 +200,11 @@ class WeirCase {
         std::byte* at = memory_->data() + (b * layers + l) * (k + v);
         blocks_[static_cast<size_t>(l)].push_back({at, at + k});
       }
-      rows_.push_back({.blocks = blocks_[static_cast<size_t>(l)],
-                       .n_past = s.n_past,
-                       .n_new = s.n_new,
-                       .retention = s.window ? Retention{LayerKind::sliding, s.window}
-                                             : Retention{}});
+      rows_.push_back(
+          {.blocks = blocks_[static_cast<size_t>(l)],
+           .n_past = s.n_past,
+           .n_new = s.n_new,
+           .retention = s.window ? Retention{LayerKind::sliding, s.window} : Retention{}});
     }
     std::minstd_rand random(1);
     std::uniform_real_distribution<float> uniform(-1, 1);
@@ -223,8 +226,8 @@ class WeirCase {
     for (int l = 0; l < layers_; ++l) {
       const TokenMatrix q{q_.data(), int64_t{s_.n_heads} * s_.dim, s_.dim};
       const TokenMatrix out{out_.data(), int64_t{s_.n_heads} * s_.dim, s_.dim};
-      const AttendArgs args{shape_, {.scale = 1.0f / 16}, {&rows_[static_cast<size_t>(l)], 1},
-                            q,      out,                  &work_};
+      const AttendArgs args{
+          shape_, {.scale = 1.0f / 16}, {&rows_[static_cast<size_t>(l)], 1}, q, out, &work_};
       team.run([&](int t) { device_->attend(args, t, team.threads()); });
     }
   }
@@ -238,8 +241,9 @@ class WeirCase {
     return keys * s_.n_heads * s_.dim * 4 * layers_;
   }
   double kv_bytes() const {
-    const auto keys = static_cast<double>(
-        s_.window ? std::min(s_.n_past + s_.n_new, s_.window + s_.n_new - 1) : s_.n_past + s_.n_new);
+    const auto keys =
+        static_cast<double>(s_.window ? std::min(s_.n_past + s_.n_new, s_.window + s_.n_new - 1)
+                                      : s_.n_past + s_.n_new);
     return keys * s_.n_kv_heads * s_.dim * 2 * 2 * layers_;
   }
   const Memory& memory() const { return *memory_; }
@@ -363,11 +367,10 @@ void table(int pairs) {
                   threads > 1 ? "s" : "", huge ? "2 MiB" : "4 KiB", peak / 1e9, bandwidth / 1e9);
       std::printf("%-22s %4s %10s %10s %9s %7s %7s\n", "", "B", "weir ms", "ggml ms", "", "of",
                   "x ggml");
-      for (const Shape base : {Shape{0, 512, 0, huge}, Shape{4096, 512, 0, huge},
-                               Shape{16384, 512, 0, huge}, Shape{32768, 512, 0, huge},
-                               Shape{16384, 512, 0, huge, 512}, Shape{4095, 1, 0, huge},
-                               Shape{16383, 1, 0, huge}, Shape{32767, 1, 0, huge},
-                               Shape{16383, 1, 0, huge, 512}}) {
+      for (const Shape base :
+           {Shape{0, 512, 0, huge}, Shape{4096, 512, 0, huge}, Shape{16384, 512, 0, huge},
+            Shape{32768, 512, 0, huge}, Shape{16384, 512, 0, huge, 512}, Shape{4095, 1, 0, huge},
+            Shape{16383, 1, 0, huge}, Shape{32767, 1, 0, huge}, Shape{16383, 1, 0, huge, 512}}) {
         if (!huge && base.n_new > 1) continue;
         const int layers = layers_for(base);
         GgmlCase ggml(base, layers, threads);

@@ -1,8 +1,6 @@
-#include "attention/simd_targets.h"
-
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
+#include "attention/simd_targets.h"
 #include "attention/testing_case.h"
 
 namespace weir {
@@ -99,8 +97,14 @@ TEST(Attend, TheReferenceIsTheTruthRoundedToFloat) {
 }
 
 TEST(Attend, HeadSizesOfRealModels) {
-  for (const auto& [k, v] : {std::pair{64, 64}, {128, 128}, {192, 128}, {256, 256}, {512, 512},
-                             {576, 512}, {80, 80}, {96, 96}}) {
+  for (const auto& [k, v] : {std::pair{64, 64},
+                             {128, 128},
+                             {192, 128},
+                             {256, 256},
+                             {512, 512},
+                             {576, 512},
+                             {80, 80},
+                             {96, 96}}) {
     Case c;
     c.shape = {.n_heads = 8, .n_kv_heads = 2, .k_dim = k, .v_dim = v, .block_tokens = 32};
     c.params.scale = 1.0f / std::sqrt(static_cast<float>(k));
@@ -131,8 +135,8 @@ TEST(Attend, EveryNumberOfHeadsPerKvHead) {
 TEST(Attend, WindowEdgesInTheMiddleOfABlock) {
   for (const int64_t w : {1, 2, 7, 31, 32, 33, 40, 255, 256, 257}) {
     for (const Retention retention : {sliding(w), chunked(w)}) {
-      for (const int64_t past : {int64_t{0}, w - 1, w, w + 1, int64_t{255}, int64_t{256},
-                                 int64_t{257}, int64_t{511}}) {
+      for (const int64_t past :
+           {int64_t{0}, w - 1, w, w + 1, int64_t{255}, int64_t{256}, int64_t{257}, int64_t{511}}) {
         for (const int64_t n_new : {1, 2, 17}) {
           Case c;
           c.shape = {.n_heads = 2, .n_kv_heads = 1, .k_dim = 16, .v_dim = 16, .block_tokens = 32};
@@ -283,8 +287,11 @@ TEST(AttendWork, ServesOneCallAfterAnother) {
   std::vector<std::vector<float>> results;
   for (int call = 0; call < 4; ++call) {
     std::vector<float> out(static_cast<size_t>(storage.n_tokens * 4 * c.shape.v_dim), NAN);
-    const AttendArgs args{c.shape,    c.params, storage.sequences,
-                          q.matrix(), {out.data(), 4 * c.shape.v_dim, c.shape.v_dim},
+    const AttendArgs args{c.shape,
+                          c.params,
+                          storage.sequences,
+                          q.matrix(),
+                          {out.data(), 4 * c.shape.v_dim, c.shape.v_dim},
                           &work};
     testing::run_team(3, [&](int thread) { simd_attend(args, thread, 3); });
     EXPECT_TRUE(same_bits(out, run(c))) << call;

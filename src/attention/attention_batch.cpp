@@ -75,7 +75,8 @@ void check_rows(const ggml_tensor* t, int dim, int heads, int64_t tokens) {
 }  // namespace
 
 AttentionBatch::Tables::Tables(const KvLayout& layout, const Step& step) {
-  for (size_t g = 0; g < layout.groups.size(); ++g) scratch_blocks.push_back(step.scratch_blocks(g));
+  for (size_t g = 0; g < layout.groups.size(); ++g)
+    scratch_blocks.push_back(step.scratch_blocks(g));
   for (size_t i = 0; i < step.items().size(); ++i) {
     of.emplace_back();
     for (size_t g = 0; g < layout.groups.size(); ++g) of.back().push_back(&step.table(i, g));
@@ -95,8 +96,8 @@ struct AttentionBatch::Impl {
     place_scratch();
   }
 
-  // Scratch of one layer's K and V serves every layer in turn, of whatever group. Only a layer whose
-  // rows are read again by a later one needs scratch of its own.
+  // Scratch of one layer's K and V serves every layer in turn, of whatever group. Only a layer
+  // whose rows are read again by a later one needs scratch of its own.
   void place_scratch() {
     int64_t shared = 0;
     for (size_t g = 0; g < layout.groups.size(); ++g) {
@@ -227,8 +228,8 @@ ggml_tensor* AttentionBatch::attend(ggml_context* ctx, int layer, const Attentio
     check_rows(k, l.k_dim, l.n_kv_heads, b.tokens);
     check_rows(v, l.v_dim, l.n_kv_heads, b.tokens);
     ggml_tensor* args[] = {k, v};
-    rows.stored = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, args, 2, run_store,
-                                 GGML_N_TASKS_MAX, &op);
+    rows.stored =
+        ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, args, 2, run_store, GGML_N_TASKS_MAX, &op);
     ggml_format_name(rows.stored, "kv_store-%d", layer);
   }
   // The store's output carries nothing; it says that the rows are there.

@@ -22,10 +22,14 @@ struct LayerSpec {
 // Layers 1, 3 and 5 read KV that an earlier layer stored; between owner and reader other layers
 // store theirs. Groups: global, sliding 40, chunked 64.
 const std::vector<LayerSpec> kLayers = {
-    {{LayerKind::sliding, 40}, 4, 2, 32, 32, 0}, {{LayerKind::sliding, 40}, 4, 2, 32, 32, 0},
-    {{}, 6, 1, 64, 48, 2},                       {{LayerKind::sliding, 40}, 8, 2, 32, 32, 0},
-    {{LayerKind::sliding, 40}, 2, 1, 64, 16, 4}, {{}, 3, 1, 64, 48, 2},
-    {{LayerKind::chunked, 64}, 4, 4, 16, 16, 6}, {{LayerKind::sliding, 40}, 4, 2, 32, 32, 7},
+    {{LayerKind::sliding, 40}, 4, 2, 32, 32, 0},
+    {{LayerKind::sliding, 40}, 4, 2, 32, 32, 0},
+    {{}, 6, 1, 64, 48, 2},
+    {{LayerKind::sliding, 40}, 8, 2, 32, 32, 0},
+    {{LayerKind::sliding, 40}, 2, 1, 64, 16, 4},
+    {{}, 3, 1, 64, 48, 2},
+    {{LayerKind::chunked, 64}, 4, 4, 16, 16, 6},
+    {{LayerKind::sliding, 40}, 4, 2, 32, 32, 7},
     {{LayerKind::sliding, 40}, 2, 1, 64, 16, 4},
 };
 
@@ -128,8 +132,13 @@ testing::Case case_of(const KvLayout& layout, int layer, int source) {
   const KvGroup& g = layout.groups[layout.group_of[layer]];
   testing::Case c;
   const LayerSpec& l = kLayers[layer];
-  c.shape = {.n_heads = l.n_heads, .n_kv_heads = l.n_kv_heads, .k_dim = l.k_dim, .v_dim = l.v_dim,
-             .k_type = g.k_type, .v_type = g.v_type, .block_tokens = g.block_tokens};
+  c.shape = {.n_heads = l.n_heads,
+             .n_kv_heads = l.n_kv_heads,
+             .k_dim = l.k_dim,
+             .v_dim = l.v_dim,
+             .k_type = g.k_type,
+             .v_type = g.v_type,
+             .block_tokens = g.block_tokens};
   c.retention = g.retention;
   c.seed = static_cast<uint64_t>(source + 1);
   return c;
@@ -137,15 +146,16 @@ testing::Case case_of(const KvLayout& layout, int layer, int source) {
 
 AttentionParams params_of(int layer) {
   static const float sinks[] = {1, -2, 3, 0.5f, 4, 2, 0, 1};
-  return {.scale = 0.2f, .softcap = layer == 2 ? 5.0f : 0.0f, .sinks = layer == 4 ? sinks : nullptr};
+  return {
+      .scale = 0.2f, .softcap = layer == 2 ? 5.0f : 0.0f, .sinks = layer == 4 ? sinks : nullptr};
 }
 
 // [layer][token][head * v_dim] of one step through a ggml graph.
 using Outputs = std::vector<std::vector<float>>;
 
 Outputs run_step(const KvLayout& layout, ToyStore& store,
-                 const std::vector<std::pair<int, int64_t>>& items, int n_threads,
-                 KvDevice& device, AttentionBatch::Buffers& buffers) {
+                 const std::vector<std::pair<int, int64_t>>& items, int n_threads, KvDevice& device,
+                 AttentionBatch::Buffers& buffers) {
   std::vector<int64_t> past;
   int64_t tokens = 0;
   for (const auto& [seq, n_new] : items) {
@@ -162,8 +172,7 @@ Outputs run_step(const KvLayout& layout, ToyStore& store,
   const auto input = [&](int layer, int source, int heads, int dim, What what) {
     ggml_tensor* whole = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, dim + 8, heads + 1, tokens);
     std::fill_n(static_cast<float*>(whole->data), ggml_nelements(whole), NAN);
-    ggml_tensor* view =
-        ggml_view_3d(ctx, whole, dim, heads, tokens, whole->nb[1], whole->nb[2], 0);
+    ggml_tensor* view = ggml_view_3d(ctx, whole, dim, heads, tokens, whole->nb[1], whole->nb[2], 0);
     testing::Case c = case_of(layout, layer, source);
     int64_t token = 0;
     for (size_t i = 0; i < items.size(); ++i) {
@@ -222,13 +231,16 @@ TEST(AttentionBatch, GraphOfManyLayersEqualsEachSequenceAlone) {
       AttentionBatch::Buffers buffers;
       bool used_scratch = false;
       // Prompts longer than the window, decoding beside them, and a sequence that comes late.
-      for (const auto& items : std::vector<std::vector<std::pair<int, int64_t>>>{
-               {{0, 150}, {1, 3}}, {{1, 1}, {0, 1}, {2, 200}}, {{2, 129}, {0, 64}, {1, 1}},
-               {{0, 1}, {1, 1}, {2, 1}}}) {
+      for (const auto& items :
+           std::vector<std::vector<std::pair<int, int64_t>>>{{{0, 150}, {1, 3}},
+                                                             {{1, 1}, {0, 1}, {2, 200}},
+                                                             {{2, 129}, {0, 64}, {1, 1}},
+                                                             {{0, 1}, {1, 1}, {2, 1}}}) {
         std::vector<int64_t> past;
         for (const auto& item : items) past.push_back(store.length(item.first));
         const Outputs got = run_step(layout, store, items, threads, *cpu, buffers);
-        for (size_t g = 0; g < layout.groups.size(); ++g) used_scratch |= store.scratch_blocks(g) > 0;
+        for (size_t g = 0; g < layout.groups.size(); ++g)
+          used_scratch |= store.scratch_blocks(g) > 0;
         for (size_t layer = 0; layer < kLayers.size(); ++layer) {
           std::vector<float> expected;
           for (size_t i = 0; i < items.size(); ++i) {

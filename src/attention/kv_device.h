@@ -47,7 +47,7 @@ struct SequenceRows {
   int64_t n_past = 0;                // row of the first new token
   int64_t n_new = 0;
   int64_t token_begin = 0;  // index of the first new token in q, k, v and out
-  Retention retention;
+  Retention retention = {};
   const int64_t* first_visible_row = nullptr;  // [n_new], or null: first_visible(retention, row)
 
   int64_t first_visible_of(int64_t new_index) const {

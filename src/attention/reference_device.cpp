@@ -63,12 +63,12 @@ class ReferenceDevice final : public KvDevice {
         for (int h = 0; h < shape.n_kv_heads; ++h) {
           const Place at = place_of(shape, s, s.n_past + i, h);
           const int B = shape.block_tokens;
-          codec_of(shape.k_type).encode_k(
-              at.k, B, at.row,
-              {args.k.row(s.token_begin + i, h), static_cast<size_t>(shape.k_dim)});
-          codec_of(shape.v_type).encode_v(
-              at.v, B, at.row,
-              {args.v.row(s.token_begin + i, h), static_cast<size_t>(shape.v_dim)});
+          codec_of(shape.k_type)
+              .encode_k(at.k, B, at.row,
+                        {args.k.row(s.token_begin + i, h), static_cast<size_t>(shape.k_dim)});
+          codec_of(shape.v_type)
+              .encode_v(at.v, B, at.row,
+                        {args.v.row(s.token_begin + i, h), static_cast<size_t>(shape.v_dim)});
         }
       }
     }

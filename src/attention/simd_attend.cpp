@@ -7,9 +7,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_attend.cpp"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
+// clang-format off
+#include "hwy/foreach_target.h"  // first: includes this file again for each target
 #include "attention/simd_part-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace weir {
@@ -73,9 +74,8 @@ class TileWorker {
       float* to = memory_.q + static_cast<ptrdiff_t>(first) * shape_.k_dim;
       for (int r = 0; r < n; ++r) {
         const int row = first + r;
-        const float* from =
-            args_.q.row(sequence(tile).token_begin + tile.first_new + row / heads_,
-                        tile.kv_head * heads_ + row % heads_);
+        const float* from = args_.q.row(sequence(tile).token_begin + tile.first_new + row / heads_,
+                                        tile.kv_head * heads_ + row % heads_);
         for (int i = 0; i < shape_.k_dim; ++i) to[i * n + r] = from[i] * factor;
       }
     }
@@ -109,10 +109,14 @@ class TileWorker {
       part.k_tiles[i] = block.k + k_head;
       part.v_tiles[i] = block.v + v_head;
     }
+    part.k_tile_bytes = k_tile_bytes(shape_);
     part.v_row_bytes = kv_row_bytes(shape_.v_type, shape_.v_dim);
     const int64_t next = (next_row - s.first_row) / part.block_tokens;
-    if (next_row < s.n_past + tile.first_new + tile.n_new) {
-      part.next_k_tile = s.blocks[next].k + k_head;
+    part.has_next = next_row < s.n_past + tile.first_new + tile.n_new;
+    if (!part.has_next) return part;
+    for (int i = range.begin / part.block_tokens; i * part.block_tokens < range.end; ++i) {
+      const int64_t block = std::min(next + i, static_cast<int64_t>(s.blocks.size()) - 1);
+      part.next_k_tiles[i] = s.blocks[block].k + k_head;
     }
     return part;
   }
@@ -122,7 +126,7 @@ class TileWorker {
     const int64_t first_row = (tile.first_part + index) * kPartRows;
     const int tokens = tile.n_new;
     const int rows = static_cast<int>(tokens * heads_);
-    Range all{static_cast<int>(kPartRows), 0};  // read by some token
+    Range all{static_cast<int>(kPartRows), 0};     // read by some token
     Range common{0, static_cast<int>(kPartRows)};  // read by every token
     for (int t = 0; t < tokens; ++t) {
       const Range r = visible(tile, t, first_row);
@@ -165,22 +169,23 @@ class TileWorker {
       const Range r = visible(tile, t, first_row);
       weigh_rows(part, {r.begin, common.begin}, t * heads_, heads_, result);
     }
-    weigh_rows(part, common, 0, rows, result);
+    weigh_rows(part, common, 0, rows, result, part.has_next);
     for (int t = 0; t < tile.n_new; ++t) {
       const Range r = visible(tile, t, first_row);
       weigh_rows(part, {common.end, r.end}, t * heads_, heads_, result);
     }
   }
 
-  void weigh_rows(const PartKeys& part, Range keys, int first, int rows, const PartResult& result) {
+  void weigh_rows(const PartKeys& part, Range keys, int first, int rows, const PartResult& result,
+                  bool ask_for_next = false) {
     if (keys.empty()) return;
-    weigh_({part.v_tiles, part.block_tokens, keys.begin, keys.end}, rows, shape_.v_dim,
-           memory_.scores + first * kScoreStride, result.sums + first * sum_stride(shape_.v_dim));
+    weigh_({part.v_tiles, part.block_tokens, keys.begin, keys.end,
+            ask_for_next ? part.next_k_tiles : nullptr, part.k_tile_bytes},
+           rows, shape_.v_dim, memory_.scores + first * kScoreStride,
+           result.sums + first * sum_stride(shape_.v_dim));
   }
 
-  void begin_merge(const AttendTile& tile) {
-    std::fill_n(memory_.max, tile.n_new * heads_, kNone);
-  }
+  void begin_merge(const AttendTile& tile) { std::fill_n(memory_.max, tile.n_new * heads_, kNone); }
   void merge(const AttendTile& tile, const PartResult& part) {
     for (int row = 0; row < tile.n_new * heads_; ++row) {
       merge_row(part.max[row], part.denom[row], part.sums + row * sum_stride(shape_.v_dim),

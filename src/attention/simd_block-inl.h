@@ -24,37 +24,30 @@ struct KeyVectors {
   const T* at[kBlockVectors];
 };
 
-// Memory that is needed soon: for each vector of a block the start of a stretch in the next keys' K
-// tiles and one in these keys' V tiles, and how far to walk along it per step.
-struct Ahead {
-  const std::byte* k[kBlockVectors];
-  const std::byte* v[kBlockVectors];
-  ptrdiff_t k_step, v_step;  // bytes
+// Memory that is needed soon: the V rows of the keys being scored. For each vector of keys where
+// they start, and how far to walk along them per element of the head.
+struct ValuesAhead {
+  const std::byte* at[kBlockVectors];
+  ptrdiff_t step;  // bytes
 };
 
 // scores[r][v] = sum over d of q[d][r] * k[d][v], for R rows. Asks for what is `ahead` meanwhile.
 template <class T, int R, bool kAhead>
-HWY_INLINE void score_block(const KeyVectors<T>& keys, const Ahead& ahead, ptrdiff_t stride,
+HWY_INLINE void score_block(const KeyVectors<T>& keys, const ValuesAhead& ahead, ptrdiff_t stride,
                             int k_dim, const float* HWY_RESTRICT q, float* HWY_RESTRICT scores) {
   const FloatTag d;
   FloatVec sums[R][kBlockVectors];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kBlockVectors; ++v) sums[r][v] = hn::Zero(d);
   }
-  ptrdiff_t at = 0, k_ahead = 0, v_ahead = 0;
+  ptrdiff_t at = 0, ahead_at = 0;
   for (int i = 0; i < k_dim; ++i, at += stride, q += R) {
     FloatVec k[kBlockVectors];
     for (int v = 0; v < kBlockVectors; ++v) {
       k[v] = load_wide(d, keys.at[v] + at);
-      if constexpr (kAhead) {
-        __builtin_prefetch(ahead.k[v] + k_ahead, 0, 2);  // into the second-level cache
-        __builtin_prefetch(ahead.v[v] + v_ahead, 0, 2);
-      }
+      if constexpr (kAhead) __builtin_prefetch(ahead.at[v] + ahead_at, 0, 2);  // second-level cache
     }
-    if constexpr (kAhead) {
-      k_ahead += ahead.k_step;
-      v_ahead += ahead.v_step;
-    }
+    if constexpr (kAhead) ahead_at += ahead.step;
     for (int r = 0; r < R; ++r) {
       const FloatVec qr = hn::Set(d, q[r]);
       for (int v = 0; v < kBlockVectors; ++v) sums[r][v] = hn::MulAdd(qr, k[v], sums[r][v]);
@@ -72,11 +65,14 @@ struct ValueRange {
   const std::byte* const* tiles;  // tile of keys [i * block_tokens, (i+1) * block_tokens)
   int block_tokens;
   int begin, end;
+  // K tiles that are needed next, one for each of `tiles`, or null; and their size.
+  const std::byte* const* ahead = nullptr;
+  int64_t ahead_bytes = 0;
 };
 
 // sums[r][c] += sum over keys of p[r][key] * v[key][c] for R rows and C vectors of columns from
-// `column` on.
-template <class T, int R, int C, class D>
+// `column` on. Walks meanwhile through the same share of what is ahead.
+template <class T, int R, int C, bool kAhead, class D>
 HWY_INLINE void weigh_block(D d, const ValueRange& keys, int v_dim, int column,
                             const float* HWY_RESTRICT p, float* HWY_RESTRICT sums,
                             ptrdiff_t stride) {
@@ -85,12 +81,22 @@ HWY_INLINE void weigh_block(D d, const ValueRange& keys, int v_dim, int column,
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) acc[r][c] = hn::LoadU(d, sums + r * stride + column + c * kWidth);
   }
+  const ptrdiff_t step =
+      kAhead ? static_cast<ptrdiff_t>(keys.ahead_bytes * C * kWidth / v_dim / keys.block_tokens)
+             : 0;
   for (int key = keys.begin; key < keys.end;) {
-    const int in_block = key % keys.block_tokens;
+    const int tile = key / keys.block_tokens, in_block = key % keys.block_tokens;
     const int stop = HWY_MIN(keys.end, key - in_block + keys.block_tokens);
-    const T* HWY_RESTRICT row = reinterpret_cast<const T*>(keys.tiles[key / keys.block_tokens]) +
+    const T* HWY_RESTRICT row = reinterpret_cast<const T*>(keys.tiles[tile]) +
                                 static_cast<ptrdiff_t>(in_block) * v_dim + column;
+    const std::byte* ahead =
+        kAhead ? keys.ahead[tile] + keys.ahead_bytes * column / v_dim + in_block * step : nullptr;
     for (; key < stop; ++key, row += v_dim) {
+      if constexpr (kAhead) {
+        __builtin_prefetch(ahead, 0, 2);
+        __builtin_prefetch(ahead + step / 2, 0, 2);
+        ahead += step;
+      }
       hn::Vec<D> v[C];
       for (int c = 0; c < C; ++c) v[c] = load_wide(d, row + c * kWidth);
       for (int r = 0; r < R; ++r) {

@@ -69,10 +69,15 @@ HWY_INLINE void encode(const float* from, hwy::bfloat16_t* to, int n) {
 template <template <class> class F>
 HWY_INLINE decltype(&F<float>::run) for_type(KvType type) {
   switch (type) {
-    case KvType::f32: return &F<float>::run;
-    case KvType::f16: return &F<hwy::float16_t>::run;
-    case KvType::bf16: return &F<hwy::bfloat16_t>::run;
-    default: WEIR_CHECK(!"a KV type without kernels"); return nullptr;
+    case KvType::f32:
+      return &F<float>::run;
+    case KvType::f16:
+      return &F<hwy::float16_t>::run;
+    case KvType::bf16:
+      return &F<hwy::bfloat16_t>::run;
+    default:
+      WEIR_CHECK(!"a KV type without kernels");
+      return nullptr;
   }
 }
 

@@ -26,8 +26,10 @@ struct PartKeys {
   const std::byte* v_tiles[kMaxPartTiles];
   int block_tokens = 0;
   int begin = 0, end = 0;  // keys that some row reads
-  int64_t v_row_bytes = 0;
-  const std::byte* next_k_tile = nullptr;  // of the part that probably comes next, or null
+  int64_t k_tile_bytes = 0, v_row_bytes = 0;
+  // K tiles of the part that probably comes next, for each tile of [begin, end); if has_next.
+  const std::byte* next_k_tiles[kMaxPartTiles];
+  bool has_next = false;
 };
 
 // Key `key`, or the nearest one that shares a vector with keys that some row reads: memory outside
@@ -42,29 +44,19 @@ HWY_INLINE KeyVectors<T> key_vectors(const PartKeys& part, int key) {
   KeyVectors<T> keys;
   for (int v = 0; v < kBlockVectors; ++v) {
     const int at = nearest_vector(part, key + v * kLanes);
-    keys.at[v] = reinterpret_cast<const T*>(part.k_tiles[at / part.block_tokens]) +
-                 at % part.block_tokens;
+    keys.at[v] =
+        reinterpret_cast<const T*>(part.k_tiles[at / part.block_tokens]) + at % part.block_tokens;
   }
   return keys;
 }
 
-// What to ask for while the scores of the vectors from `key` on are computed: the K of the next
-// ones, and the V of these, which is read when the part's scores are complete.
-template <class T>
-HWY_INLINE Ahead ahead_of(const PartKeys& part, int key, int k_dim) {
-  constexpr int kStep = kBlockVectors * kLanes;
-  Ahead ahead;
-  ahead.k_step = part.block_tokens * static_cast<ptrdiff_t>(sizeof(T));
-  ahead.v_step = static_cast<ptrdiff_t>(ceil_div(kLanes * part.v_row_bytes, k_dim));
-  const KeyVectors<T> next = key_vectors<T>(part, key + kStep);
-  const bool last = key + kStep >= part.end && part.next_k_tile;
+HWY_INLINE ValuesAhead values_ahead(const PartKeys& part, int key, int k_dim) {
+  ValuesAhead ahead;
   for (int v = 0; v < kBlockVectors; ++v) {
-    ahead.k[v] = last ? part.next_k_tile + v * kLanes * static_cast<ptrdiff_t>(sizeof(T)) * k_dim
-                      : reinterpret_cast<const std::byte*>(next.at[v]);
     const int at = nearest_vector(part, key + v * kLanes);
-    ahead.v[v] = part.v_tiles[at / part.block_tokens] + at % part.block_tokens * part.v_row_bytes;
+    ahead.at[v] = part.v_tiles[at / part.block_tokens] + at % part.block_tokens * part.v_row_bytes;
   }
-  if (last) ahead.k_step = kLanes * static_cast<ptrdiff_t>(sizeof(T));
+  ahead.step = static_cast<ptrdiff_t>(ceil_div(kLanes * part.v_row_bytes, k_dim));
   return ahead;
 }
 
@@ -77,16 +69,26 @@ struct Score {
     const ptrdiff_t stride = part.block_tokens;
     for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
       const KeyVectors<T> keys = key_vectors<T>(part, key);
-      const Ahead ahead = ahead_of<T>(part, key, k_dim);
+      const ValuesAhead ahead = values_ahead(part, key, k_dim);
       for (int r = 0; r < rows; r += kBlockRows) {
         const float* qr = q + static_cast<ptrdiff_t>(r) * k_dim;
         float* to = scores + r * kScoreStride + key;
         switch (HWY_MIN(rows - r, kBlockRows)) {
-          case 1: score_block<T, 1, true>(keys, ahead, stride, k_dim, qr, to); break;
-          case 2: score_block<T, 2, true>(keys, ahead, stride, k_dim, qr, to); break;
-          case 3: score_block<T, 3, true>(keys, ahead, stride, k_dim, qr, to); break;
-          case 4: score_block<T, 4, true>(keys, ahead, stride, k_dim, qr, to); break;
-          case 5: score_block<T, 5, true>(keys, ahead, stride, k_dim, qr, to); break;
+          case 1:
+            score_block<T, 1, true>(keys, ahead, stride, k_dim, qr, to);
+            break;
+          case 2:
+            score_block<T, 2, true>(keys, ahead, stride, k_dim, qr, to);
+            break;
+          case 3:
+            score_block<T, 3, true>(keys, ahead, stride, k_dim, qr, to);
+            break;
+          case 4:
+            score_block<T, 4, true>(keys, ahead, stride, k_dim, qr, to);
+            break;
+          case 5:
+            score_block<T, 5, true>(keys, ahead, stride, k_dim, qr, to);
+            break;
           default:
             if (r == 0) {
               score_block<T, 6, true>(keys, ahead, stride, k_dim, qr, to);
@@ -102,41 +104,62 @@ struct Score {
 // Weighted sums of V over one range of keys, added to those of `rows` rows.
 template <class T>
 struct Weigh {
-  template <int C, class D>
-  static HWY_INLINE void columns(D d, const ValueRange& keys, int v_dim, int column, int rows,
+  template <int C, bool kAhead>
+  static HWY_INLINE void block(int rows, const ValueRange& keys, int v_dim, int column,
+                               const float* p, float* sums) {
+    const FloatTag d;
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
+    switch (rows) {
+      case 1:
+        weigh_block<T, 1, C, kAhead>(d, keys, v_dim, column, p, sums, stride);
+        break;
+      case 2:
+        weigh_block<T, 2, C, kAhead>(d, keys, v_dim, column, p, sums, stride);
+        break;
+      case 3:
+        weigh_block<T, 3, C, kAhead>(d, keys, v_dim, column, p, sums, stride);
+        break;
+      case 4:
+        weigh_block<T, 4, C, kAhead>(d, keys, v_dim, column, p, sums, stride);
+        break;
+      case 5:
+        weigh_block<T, 5, C, kAhead>(d, keys, v_dim, column, p, sums, stride);
+        break;
+      default:
+        weigh_block<T, 6, C, kAhead>(d, keys, v_dim, column, p, sums, stride);
+    }
+  }
+
+  template <int C>
+  static HWY_INLINE void columns(const ValueRange& keys, int v_dim, int column, int rows,
                                  const float* p, float* sums) {
     const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
     for (int r = 0; r < rows; r += kBlockRows) {
-      const float* pr = p + r * kScoreStride;
-      float* to = sums + r * stride;
-      switch (HWY_MIN(rows - r, kBlockRows)) {
-        case 1: weigh_block<T, 1, C>(d, keys, v_dim, column, pr, to, stride); break;
-        case 2: weigh_block<T, 2, C>(d, keys, v_dim, column, pr, to, stride); break;
-        case 3: weigh_block<T, 3, C>(d, keys, v_dim, column, pr, to, stride); break;
-        case 4: weigh_block<T, 4, C>(d, keys, v_dim, column, pr, to, stride); break;
-        case 5: weigh_block<T, 5, C>(d, keys, v_dim, column, pr, to, stride); break;
-        default: weigh_block<T, 6, C>(d, keys, v_dim, column, pr, to, stride);
+      const int n = HWY_MIN(rows - r, kBlockRows);
+      if (r == 0 && keys.ahead) {
+        block<C, true>(n, keys, v_dim, column, p, sums);
+      } else {
+        block<C, false>(n, keys, v_dim, column, p + r * kScoreStride, sums + r * stride);
       }
     }
   }
 
   static HWY_NOINLINE void run(const ValueRange& keys, int rows, int v_dim, const float* p,
                                float* sums) {
-    const FloatTag d;
     int column = 0;
     for (; column + kBlockVectors * kLanes <= v_dim; column += kBlockVectors * kLanes) {
-      columns<kBlockVectors>(d, keys, v_dim, column, rows, p, sums);
+      columns<kBlockVectors>(keys, v_dim, column, rows, p, sums);
     }
     for (; column + kLanes <= v_dim; column += kLanes) {
-      columns<1>(d, keys, v_dim, column, rows, p, sums);
+      columns<1>(keys, v_dim, column, rows, p, sums);
     }
     // A width that is no multiple of the vector: element by element, never past a row's end.
     const hn::CappedTag<float, 1> one;
     const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
     for (; column < v_dim; ++column) {
       for (int r = 0; r < rows; ++r) {
-        weigh_block<T, 1, 1>(one, keys, v_dim, column, p + r * kScoreStride, sums + r * stride,
-                             stride);
+        weigh_block<T, 1, 1, false>(one, keys, v_dim, column, p + r * kScoreStride,
+                                    sums + r * stride, stride);
       }
     }
   }

@@ -6,9 +6,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
+// clang-format off
+#include "hwy/foreach_target.h"  // first: includes this file again for each target
 #include "attention/simd_element-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace weir {

@@ -1,11 +1,9 @@
-#include "attention/simd_targets.h"
-
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <bit>
 #include <cmath>
 
+#include "attention/simd_targets.h"
 #include "attention/testing_case.h"
 
 namespace weir {
@@ -22,8 +20,13 @@ TEST(Store, WritesWhatTheCodecWritesAndNothingElse) {
         if (k != v && B != 32) continue;
         for (const auto& [k_dim, v_dim] : {std::pair{64, 16}, {13, 70}, {1, 1}, {80, 256}}) {
           Case c;
-          c.shape = {.n_heads = 2, .n_kv_heads = 2, .k_dim = k_dim, .v_dim = v_dim, .k_type = k,
-                     .v_type = v, .block_tokens = B};
+          c.shape = {.n_heads = 2,
+                     .n_kv_heads = 2,
+                     .k_dim = k_dim,
+                     .v_dim = v_dim,
+                     .k_type = k,
+                     .v_type = v,
+                     .block_tokens = B};
           c.rows = {{0, 0, 1}, {1, 15, 2}, {2, 63, 70}, {3, 64, 64}, {4, 5, 3}};
           Storage expected(c);
           testing::store_new(c, expected, {.device = reference.get()});
@@ -45,9 +48,9 @@ TEST(Store, WritesWhatTheCodecWritesAndNothingElse) {
 
 // Every exponent, ties in both directions, subnormals, overflow, zeros and infinities.
 TEST(Store, RoundsToNearestEven) {
-  std::vector<float> hard = {0.0f,      -0.0f,     65504.0f,  65519.99f, 65520.0f, 65536.0f,
-                             1e30f,     INFINITY,  -INFINITY, 0x1p-24f,  0x1p-25f, 0x1.8p-25f,
-                             0x1p-26f,  0x1p-14f,  0x1.ffcp-15f, 0x1.ffep-15f, 0x1p-126f, 0x1p-149f};
+  std::vector<float> hard = {0.0f,     -0.0f,    65504.0f,     65519.99f,    65520.0f,  65536.0f,
+                             1e30f,    INFINITY, -INFINITY,    0x1p-24f,     0x1p-25f,  0x1.8p-25f,
+                             0x1p-26f, 0x1p-14f, 0x1.ffcp-15f, 0x1.ffep-15f, 0x1p-126f, 0x1p-149f};
   for (int e = -30; e <= 17; ++e) {
     for (const uint32_t fraction : {0u, 0x1000u, 0x1001u, 0x0fffu, 0x3000u, 0x2fffu, 0x8000u,
                                     0x18000u, 0x7fffu, 0x7fffffu, 0x7fe000u, 0x7ff000u}) {
@@ -58,8 +61,13 @@ TEST(Store, RoundsToNearestEven) {
   }
   const int dim = static_cast<int>(hard.size());
   for (const KvType type : {KvType::f16, KvType::bf16}) {
-    const HeadShape shape{.n_heads = 1, .n_kv_heads = 1, .k_dim = dim, .v_dim = dim,
-                          .k_type = type, .v_type = type, .block_tokens = 16};
+    const HeadShape shape{.n_heads = 1,
+                          .n_kv_heads = 1,
+                          .k_dim = dim,
+                          .v_dim = dim,
+                          .k_type = type,
+                          .v_type = type,
+                          .block_tokens = 16};
     const size_t bytes = static_cast<size_t>(k_tile_bytes(shape));
     std::vector<std::byte> expected(bytes), k(bytes), v(bytes);
     const std::vector<TilePair> blocks = {{k.data(), v.data()}};

@@ -31,8 +31,7 @@ struct Rows {
 };
 
 struct Case {
-  HeadShape shape{
-      .n_heads = 4, .n_kv_heads = 1, .k_dim = 32, .v_dim = 32, .block_tokens = 32};
+  HeadShape shape{.n_heads = 4, .n_kv_heads = 1, .k_dim = 32, .v_dim = 32, .block_tokens = 32};
   AttentionParams params{.scale = 0.25f};
   Retention retention;
   std::vector<Rows> rows;
@@ -97,14 +96,14 @@ class Storage {
         blocks_[i].push_back({at, at + k});
       }
       const Rows& r = c.rows[i];
-      sequences.push_back({.blocks = blocks_[i],
-                           .first_row = first_block[i] * B,
-                           .n_past = r.n_past,
-                           .n_new = r.n_new,
-                           .token_begin = token,
-                           .retention = c.retention,
-                           .first_visible_row =
-                               r.first_visible.empty() ? nullptr : r.first_visible.data()});
+      sequences.push_back(
+          {.blocks = blocks_[i],
+           .first_row = first_block[i] * B,
+           .n_past = r.n_past,
+           .n_new = r.n_new,
+           .token_begin = token,
+           .retention = c.retention,
+           .first_visible_row = r.first_visible.empty() ? nullptr : r.first_visible.data()});
       token += r.n_new;
       // The past: only what some new query reads. The rest stays poisoned.
       for (int64_t row = lowest_row(c, i); row < r.n_past; ++row) write(i, row);

@@ -8,7 +8,8 @@ namespace weir::testing {
 // roundings (a processor may not fuse):
 // - a score is a chain of k_dim products: off by at most (2 k_dim + 4) u sum|q k|, the 4 for the
 //   scale and softcap's division; tanh is good to 8u, times the cap;
-// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by an
+// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by
+// an
 //   exponential (4u and u times the gap) and rounds twice. Together a relative error w of each p;
 // - w enters numerator and denominator, which add rounding of their n terms.
 // Errors of the maximum itself cancel: numerator and denominator share it.
