@@ -1,6 +1,7 @@
 #include "plan/kv_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "geometry/geometry_draft.h"
@@ -15,6 +16,9 @@ int64_t blocks_in_step(Retention r, int64_t n, int64_t c, int64_t B) {
   return held_blocks(r, n, B) + step_new_blocks(r, n, c, B);
 }
 
+// Ways in which the ends of chunks of w tokens lie in blocks.
+int64_t alignments(int64_t w, int64_t B) { return B / std::gcd(w, B); }
+
 // Largest blocks_in_step of a step after n' = from .. to (within 0 .. n-1) that stays within n
 // tokens. For a fixed n' the blocks grow with c until the step's end leaves the window of n'
 // behind; from there they repeat with the window's alignment. So the longest step and the steps
@@ -24,16 +28,19 @@ int64_t peak_between(Retention r, int64_t from, int64_t to, int64_t n, int64_t c
   for (int64_t at = std::max<int64_t>(0, from); at <= std::min(to, n - 1); ++at) {
     const int64_t longest = std::min(c, n - at);
     peak = std::max(peak, blocks_in_step(r, at, longest, B));
-    const auto try_around = [&](int64_t end) {
-      for (int64_t e = end - at - 1; e <= end - at + 2 * B; ++e) {
-        if (e >= 1 && e < longest) peak = std::max(peak, blocks_in_step(r, at, e, B));
+    const auto try_steps = [&](int64_t first, int64_t last) {
+      for (int64_t e = std::max<int64_t>(1, first); e <= std::min(last, longest - 1); ++e) {
+        peak = std::max(peak, blocks_in_step(r, at, e, B));
       }
     };
     if (r.kind == LayerKind::sliding && longest >= r.window + B - 1) {
-      try_around(at + r.window + B);
-    } else if (r.kind == LayerKind::chunked && longest > r.window - at % r.window) {
-      const int64_t chunks = 2 + (r.window % B == 0 ? 0 : B);
-      for (int64_t k = 1; k <= chunks; ++k) try_around((at / r.window + k) * r.window - 1);
+      try_steps(r.window + B - 1, r.window + 3 * B);
+    } else if (r.kind == LayerKind::chunked) {
+      for (int64_t k = 1; k <= 1 + alignments(r.window, B); ++k) {
+        const int64_t to_end = (at / r.window + k) * r.window - 1 - at;
+        if (to_end >= longest) break;
+        try_steps(to_end, to_end);
+      }
     }
   }
   return peak;
@@ -81,16 +88,18 @@ int64_t peak_blocks(Retention r, int64_t n, int64_t c, int64_t B) {
   // Before the first window is full, blocks only grow; after it they repeat with the alignment of
   // the window to blocks. Where n cuts steps short, the last long ones count too.
   const bool is_cut = n < w + c + 3 * B;
-  if (!is_cut && r.kind == LayerKind::sliding) return peak_between(r, w - 1, w + B - 2, n, c, B);
-  int64_t peak = peak_between(r, w - 1 - 2 * B, w + B, n, c, B);
-  if (is_cut) {
+  int64_t peak = 0;
+  if (r.kind == LayerKind::sliding) {
+    peak = is_cut ? peak_between(r, w - 1 - 2 * B, w + B, n, c, B)
+                  : peak_between(r, w - 1, w + B - 2, n, c, B);
+  } else {
+    for (int64_t k = 1; k <= 1 + alignments(w, B) && (k - 1) * w < n; ++k) {
+      peak = std::max(peak, peak_between(r, k * w - 2, k * w, n, c, B));
+    }
+  }
+  if (is_cut || r.kind == LayerKind::chunked) {
     peak = std::max(peak, peak_between(r, n - c - 2 * B, n - c + 2 * B, n, c, B));
     peak = std::max(peak, peak_between(r, n - 2 * B, n - 1, n, c, B));
-  }
-  if (r.kind == LayerKind::chunked && w % B != 0) {
-    for (int64_t k = 2; k <= B + 1 && (k - 1) * w < n; ++k) {
-      peak = std::max(peak, peak_between(r, k * w - 1 - 2 * B, k * w + B, n, c, B));
-    }
   }
   return peak;
 }
