@@ -82,7 +82,8 @@ TEST(GgufReader, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(message(GgufBytes().raw("odd", 99, "12345678")), HasSubstr("'odd'"));
   EXPECT_THAT(message(GgufBytes().u32("general.alignment", 0)), HasSubstr("general.alignment"));
   EXPECT_THAT(message(GgufBytes().u32("general.alignment", 24)), HasSubstr("power of two"));
-  EXPECT_THAT(message(GgufBytes().string("general.alignment", "x")), HasSubstr("general.alignment"));
+  EXPECT_THAT(message(GgufBytes().string("general.alignment", "x")),
+              HasSubstr("general.alignment"));
   const std::string nested("\x09\0\0\0\x01\0\0\0\0\0\0\0", 12);
   EXPECT_THAT(message(GgufBytes().raw("nested", 9, nested)), HasSubstr("'nested'"));
   const std::string huge("\x04\0\0\0\xff\xff\xff\xff\xff\xff\xff\x3f", 12);
@@ -95,12 +96,14 @@ TEST(GgufReader, NamesTheKeyThatIsWrong) {
 
 TEST(GgufReader, NamesTheTensorThatIsWrong) {
   const auto message = [](const GgufBytes& g) { return error_of(g).message(); };
-  EXPECT_THAT(message(GgufBytes().tensor("t", {32}).tensor("t", {32})), HasSubstr("'t' appears twice"));
+  EXPECT_THAT(message(GgufBytes().tensor("t", {32}).tensor("t", {32})),
+              HasSubstr("'t' appears twice"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {32, -1}, 0, 0)), HasSubstr("'t'"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {32, 0}, 0, 0)), HasSubstr("'t'"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {1LL << 40, 1LL << 40}, 0, 0)), HasSubstr("'t'"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {1LL << 62}, 0, 0)), HasSubstr("'t'"));
-  EXPECT_THAT(message(GgufBytes().tensor_at("t", {1, 1, 1, 1, 1}, 0, 0)), HasSubstr("5 dimensions"));
+  EXPECT_THAT(message(GgufBytes().tensor_at("t", {1, 1, 1, 1, 1}, 0, 0)),
+              HasSubstr("5 dimensions"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {33}, 8, 0)), HasSubstr("multiple of 32"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {32}, 4, 0)), HasSubstr("type number 4"));
   EXPECT_THAT(message(GgufBytes().tensor_at("t", {32}, 43, 0)), HasSubstr("type number 43"));

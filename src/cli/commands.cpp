@@ -1,0 +1,60 @@
+#include "cli/commands.h"
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace weir {
+namespace {
+
+// One dash and several letters, as other engines write them.
+std::string long_form(const std::string& argument) {
+  for (const char* name : {"-ub", "-ctk", "-ctv"}) {
+    if (argument == name) return "-" + argument;
+  }
+  return argument;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+int exit_code_of(const Status& status) {
+  switch (status.code()) {
+    case Code::ok:
+      return kDone;
+    case Code::invalid_input:
+    case Code::not_found:
+    case Code::corrupt:
+    case Code::unsupported:
+      return kBadInput;
+    default:
+      return kWorkFailed;
+  }
+}
+
+int run_weir(int argc, const char* const* argv) {
+  CLI::App app(
+      "weir: an inference engine for sliding-window models whose KV memory is known to "
+      "the byte before loading");
+  app.name("weir");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("weir ") + WEIR_VERSION);
+  int exit_code = kDone;
+  add_plan_command(app, exit_code);
+  add_synth_command(app, exit_code);
+
+  std::vector<std::string> arguments;  // CLI11 takes them last first
+  for (int i = argc - 1; i > 0; --i) arguments.push_back(long_form(argv[i]));
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e, std::cout, std::cerr) == 0 ? kDone : kWorkFailed;
+  } catch (const CLI::ParseError& e) {
+    std::cerr << "weir: " << first_line(e.what()) << "; 'weir --help' lists commands and options\n";
+    return kBadInput;
+  }
+  return exit_code;
+}
+
+}  // namespace weir

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "geometry/growth.h"
+#include "geometry/model_source.h"
+#include "plan/kv_plan.h"
+
+namespace weir {
+
+// K and V types of all layers, as the user named them.
+struct PlanType {
+  KvType k = KvType::f16, v = KvType::f16;
+  std::string name() const;  // "q8_0", or "k q8_0, v f16"
+};
+
+struct PlanOptions {
+  std::vector<PlanType> types = {{}};  // at least one; the first is the main one
+  std::vector<int64_t> contexts;       // empty: doubling from 4096 to the model's largest
+  int64_t ubatch = 512;
+  int64_t parallel = 1;         // conversations of that length at once
+  std::optional<Bytes> budget;  // over all KV
+};
+
+// One context length. Figures are for all `parallel` conversations.
+struct PlanRow {
+  int64_t context = 0;
+  KvPlan plan;          // what the engine takes: whole blocks
+  Bytes global, local;  // row by row, windows exact
+  Bytes uniform;        // row by row, if every layer kept the whole context
+  Bytes readable;       // rows that the next token reads: what no store can do without
+  Bytes exact() const { return global + local; }
+  double ratio() const;        // plan.resident / uniform
+  double exact_ratio() const;  // exact / uniform
+};
+
+struct PlanCapacity {
+  Bytes budget;
+  int64_t most_tokens = 0;    // longest context of `parallel` conversations; -1: none
+  bool is_unlimited = false;  // windows only: any length fits
+  struct Count {
+    int64_t context = 0, conversations = 0;
+  };
+  std::vector<Count> counts;  // of conversations of the reported contexts
+};
+
+struct TypeReport {
+  PlanType type;
+  KvGrowth growth;
+  std::vector<PlanRow> rows;
+  std::optional<PlanCapacity> capacity;
+};
+
+// Everything that `weir plan` prints, in whichever form.
+struct PlanReport {
+  ModelSource source;
+  PlanOptions options;
+  int block_tokens = 0;
+  std::vector<TypeReport> types;  // in the order of options.types
+
+  const KvGeometry& geometry() const { return source.geometry; }
+  const TypeReport& main() const { return types.front(); }
+};
+
+// Errors: invalid_input if a context, ubatch or parallel is out of range or a type cannot store a
+// layer's rows.
+Result<PlanReport> make_plan_report(ModelSource source, PlanOptions options);
+
+// For people, in a terminal. Ends with a line feed.
+std::string plan_text(const PlanReport& report);
+// The contract's fields and more, for programs.
+std::string plan_json(const PlanReport& report);
+// Growth curves of the main type: global, local, total and uniform, with the crossover marked.
+std::string plan_svg(const PlanReport& report);
+// A page of its own with chart and tables.
+std::string plan_html(const PlanReport& report);
+
+// "8192" as "8k", "1572864" as "1.5M"; what is not a multiple of 1024 in full.
+std::string short_tokens(int64_t tokens);
+
+}  // namespace weir
