@@ -19,6 +19,8 @@ namespace {
 constexpr int kThreads = 1;
 const std::string kTiny = std::string(WEIR_SOURCE_DIR) + "/models/weir-tiny/weir-tiny-f16.gguf";
 
+constexpr double kDeepLimit = 1e-4;
+
 struct Case {
   std::string file;
   size_t n_tokens;
@@ -55,24 +57,25 @@ class Logits : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  // A synthetic model: the KV geometry of a built-in one, narrow elsewhere unless `exact`.
-  static std::string synthetic(const std::string& like, int n_layers, const std::string& weights,
-                               bool exact = false) {
-    const std::string path =
-        (folder_ / (like + "-" + std::to_string(n_layers) + "-" + weights + ".gguf")).string();
+  static std::string synthetic(const std::string& name, const ModelFacts& facts) {
+    const std::string path = (folder_ / (name + ".gguf")).string();
     if (std::filesystem::exists(path)) return path;
-    ModelFacts facts = **find_builtin(like);
-    if (!exact) {
-      facts.n_embd = 256;
-      facts.n_ff = 512;
-    }
     SynthOptions options;
-    options.weights = weights;
-    options.n_layers = n_layers;
+    // f32: nothing but the order of sums differs between engines.
+    options.weights = "f32";
     options.n_vocab = 640;
     Result<SynthSummary> summary = synthesize(facts, options, path);
     EXPECT_TRUE(summary.ok()) << summary.status().message();
     return path;
+  }
+
+  // The KV geometry of a built-in model, narrow elsewhere.
+  static std::string narrow(const std::string& id, int n_layers) {
+    ModelFacts facts = **find_builtin(id);
+    facts.n_layers = n_layers;
+    facts.n_embd = 256;
+    facts.n_ff = 512;
+    return synthetic(id, facts);
   }
 
   static const Model& model(const std::string& file) {
@@ -146,6 +149,36 @@ class Logits : public testing::Test {
   inline static std::map<std::string, std::unique_ptr<LlamaPeer>> peers_;
 };
 
+// Every branch of the graph on models of a few rows: what fails here fails in a second.
+TEST_F(Logits, Gemma3Branches) {
+  ModelFacts facts = **find_builtin("gemma-3-4b");  // linear scaling of global layers
+  facts.n_embd = 96;
+  facts.n_ff = 128;
+  facts.window = 16;
+  facts.n_layers = 13;
+  for (std::optional<LayerKindFacts>* kind : {&facts.global, &facts.local}) {
+    (*kind)->n_head = 4;
+    (*kind)->n_head_kv = 2;
+    (*kind)->head_dim_k = (*kind)->head_dim_v = 64;
+  }
+  for (const size_t chunk : {1, 5, 16, 17, 101})
+    check({synthetic("branches", facts), 4 * 16 + 37, chunk});
+  for (const size_t n : {15, 16, 17, 32}) check({synthetic("branches", facts), n, 101});
+
+  ModelFacts untied = facts;
+  untied.tied_embeddings = false;
+  check({synthetic("untied", untied), 80, 33});
+  ModelFacts all_global = facts;
+  all_global.window.reset();
+  check({synthetic("no-window", all_global), 80, 33});
+  // As many layers as the 27B: another attention scale. 62 random layers amplify rounding; the
+  // wrong scale is off by more than 0.1.
+  ModelFacts deep = facts;
+  deep.n_layers = 62;
+  check({synthetic("deep", deep), 80, 33, "f32", false, kDeepLimit});
+  check({synthetic("deep", deep), 80, 33, "f32", true, kDeepLimit});
+}
+
 // The trained model: window 128.
 TEST_F(Logits, WeirTinyEqualsLlamaCpp) {
   for (const size_t chunk : {1, 3, 7, 64, 128, 129, 512}) {
@@ -162,10 +195,9 @@ TEST_F(Logits, WeirTinyWithF16KvEqualsLlamaCpp) {
   }
 }
 
-// 7 layers: six local ones around a global one. f32 weights, so that nothing but the order of
-// sums differs.
+// 7 layers: six local ones around a global one.
 TEST_F(Logits, Gemma3OneBillionGeometry) {
-  const std::string file = synthetic("gemma-3-1b", 7, "f32");
+  const std::string file = narrow("gemma-3-1b", 7);
   constexpr size_t w = 512;
   for (const size_t chunk : {64, 129, 512}) check({file, 4 * w + 37, chunk});
   check({file, 4 * w + 37, 512, "f32", true});
@@ -176,17 +208,17 @@ TEST_F(Logits, Gemma3OneBillionGeometry) {
 
 // Positions of global layers are divided by 8.
 TEST_F(Logits, Gemma3FourBillionGeometry) {
-  const std::string file = synthetic("gemma-3-4b", 7, "f32");
+  const std::string file = narrow("gemma-3-4b", 7);
   constexpr size_t w = 1024;
   check({file, 4 * w + 37, 129});
   check({file, 4 * w + 37, 512, "f32", true});
   for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 512});
 }
 
-// 62 layers: the other attention scale.
+// 62 layers: the other attention scale, positions divided by 8.
 TEST_F(Logits, Gemma3TwentySevenBillionGeometry) {
-  const std::string file = synthetic("gemma-3-27b", 62, "f32");
-  check({file, 600, 512});
+  const std::string file = narrow("gemma-3-27b", 62);
+  check({file, 600, 512, "f32", false, kDeepLimit});
 }
 
 }  // namespace

@@ -1,11 +1,16 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "geometry/model_source.h"
 #include "model/synth.h"
+#include "model/synth_config.h"
 
 namespace weir {
 namespace {
@@ -15,8 +20,21 @@ struct SynthArguments {
   SynthOptions options;
 };
 
+// A built-in id, or a config.json.
+Result<ModelFacts> facts_like(const std::string& like) {
+  Result<ModelSource> source = open_model_source(like);
+  if (!source) return source.error();
+  if (source->kind == ModelSource::Kind::builtin) return *source->facts;
+  if (source->kind == ModelSource::Kind::gguf)
+    return Status(Code::unsupported,
+                  like + " is a GGUF; --like takes a built-in id or a config.json");
+  const std::filesystem::path path(like);
+  std::ifstream file(std::filesystem::is_directory(path) ? path / "config.json" : path);
+  return facts_from_hf_config(std::string{std::istreambuf_iterator<char>(file), {}});
+}
+
 int run_synth(SynthArguments& arguments) {
-  Result<const ModelFacts*> facts = find_builtin(arguments.like);
+  Result<ModelFacts> facts = facts_like(arguments.like);
   if (!facts) {
     std::fprintf(stderr, "weir synth: %s\n", facts.error().message().c_str());
     return kBadInput;
@@ -27,15 +45,15 @@ int run_synth(SynthArguments& arguments) {
     const int percent = static_cast<int>(100 * part);
     if (terminal && percent != shown) std::fprintf(stderr, "\rwriting %3d %%", shown = percent);
   };
-  Result<SynthSummary> summary = synthesize(**facts, arguments.options, arguments.output);
+  Result<SynthSummary> summary = synthesize(*facts, arguments.options, arguments.output);
   if (shown >= 0) std::fprintf(stderr, "\r             \r");
   if (!summary) {
     std::fprintf(stderr, "weir synth: %s\n", summary.error().message().c_str());
-    return summary.error().code() == Code::io_error ? kWorkFailed : kBadInput;
+    return exit_code_of(summary.error());
   }
   for (const std::string& note : summary->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   std::printf("%s: %s of random weights shaped like %s\n", arguments.output.c_str(),
-              format_bytes(summary->size).c_str(), (*facts)->name.c_str());
+              format_bytes(summary->size).c_str(), facts->name.c_str());
   return kDone;
 }
 

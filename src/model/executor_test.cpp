@@ -24,16 +24,20 @@ class ExecutorTest : public ::testing::Test {
     model_ = std::move(*model);
     layout_ = *make_layout(model_->geometry(), KvFormat::uniform(KvType::f32));
     device_ = make_cpu_device();
-    cache_ = std::move(
-        *KvCache::create(layout_, budget_, device_->memory(),
-                         {.address_space = {1 << 26}, .max_context = 4096, .extent = {}}));
+    Result<std::unique_ptr<KvCache>> cache =
+        KvCache::create(layout_, budget_, device_->memory(),
+                        {.address_space = {1 << 26}, .max_context = 4096, .extent = {}});
+    ASSERT_TRUE(cache.ok()) << cache.error().message();
+    cache_ = std::move(*cache);
     executor_ = std::make_unique<Executor>(*model_, *device_, 1);
     seq_ = cache_->create_sequence();
   }
 
   Step plan(int64_t n) {
     const StepItem item{seq_, n};
-    return std::move(*cache_->plan_step(std::span(&item, 1)));
+    Result<Step> step = cache_->plan_step(std::span(&item, 1));
+    EXPECT_TRUE(step.ok()) << step.status().message();
+    return std::move(step).value();
   }
   std::vector<float> room(size_t rows) const {
     return std::vector<float>(rows * static_cast<size_t>(model_->n_vocab()), NAN);
@@ -52,7 +56,7 @@ class ExecutorTest : public ::testing::Test {
 TEST_F(ExecutorTest, InputThatTheLibraryWouldAbortOnIsRefused) {
   Step step = plan(2);
   const std::vector<int64_t> positions = {0, 1};
-  std::vector<float> one = room(1);
+  std::vector<float> one = room(1), two = room(2);
   const auto code = [&](std::vector<int32_t> tokens, std::vector<int64_t> at,
                         std::vector<int32_t> wanted, std::span<float> logits) {
     return executor_->compute({tokens, at, wanted}, layout_, step, logits).code();
@@ -64,8 +68,8 @@ TEST_F(ExecutorTest, InputThatTheLibraryWouldAbortOnIsRefused) {
   EXPECT_EQ(code({5, 6}, {0, int64_t{1} << 31}, {1}, one), Code::invalid_input);
   EXPECT_EQ(code({5, 6}, {-1, 0}, {1}, one), Code::invalid_input);
   EXPECT_EQ(code({5, 6}, positions, {2}, one), Code::invalid_input);
-  EXPECT_EQ(code({5, 6}, positions, {1, 1}, room(2)), Code::invalid_input);
-  EXPECT_EQ(code({5, 6}, positions, {1}, room(2)), Code::invalid_input);
+  EXPECT_EQ(code({5, 6}, positions, {1, 1}, two), Code::invalid_input);
+  EXPECT_EQ(code({5, 6}, positions, {1}, two), Code::invalid_input);
   EXPECT_EQ(code({5, 6}, positions, {1}, one), Code::ok);
 }
 

@@ -25,7 +25,7 @@ struct ModelOptions {
   // Copy the other weights into memory with 2 MiB pages (reads are faster) instead of using the
   // mapped file (start is faster, memory is shared between processes).
   bool huge_pages = true;
-  // Called with 0..1 while loading; may be empty.
+  // Called with 0..1 while loading, by one thread at a time but not always the same; may be empty.
   std::function<void(float)> progress;
 };
 
@@ -70,11 +70,14 @@ class Executor {
   ~Executor();
 
   // Runs the step's graph: stores the new rows through `step`'s tables and writes
-  // output_rows.size() × n_vocab logits. The caller commits or aborts the step. Errors: internal.
+  // output_rows.size() × n_vocab logits. The caller commits or aborts the step. Without output rows
+  // only K and V are computed. Errors: invalid_input for a token, position or row out of range and
+  // for lengths that do not match; cancelled; internal.
   Status compute(const StepInput& input, const KvLayout& layout, const Step& step,
                  std::span<float> logits);
 
-  // Asks a running compute to stop early (any thread); compute then returns `cancelled`.
+  // Asks a running compute to stop early (any thread); compute then returns `cancelled`. Between
+  // two computes it does nothing.
   void cancel();
 
   int n_threads() const;

@@ -9,6 +9,7 @@
 #include "llama.h"
 #include "model/model.h"
 #include "model/random_tiles.h"
+#include "model/synth_config.h"
 #include "model/synth_vocab.h"
 #include "model/testing/small_model.h"
 
@@ -115,6 +116,30 @@ TEST(Synth, TheVocabularyWritesAnyText) {
   EXPECT_EQ(back, text);
   EXPECT_TRUE(llama_vocab_is_eog(vocab, kSynthTurnEnd));
   EXPECT_NE(llama_model_chat_template((*model)->vocab_model(), nullptr), nullptr);
+}
+
+TEST(Synth, AConfigGivesTheSameFactsAsTheBuiltInList) {
+  Result<ModelFacts> facts = facts_from_hf_config(R"({
+    "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
+    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+      "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4,
+      "head_dim": 256, "vocab_size": 262208, "sliding_window": 1024, "rope_theta": 1000000.0,
+      "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6,
+      "max_position_embeddings": 131072, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})");
+  ASSERT_TRUE(facts.ok()) << facts.error().message();
+  facts->n_ff = facts->n_embd = 32;
+  facts->n_vocab = 400;
+  TemporaryFolder folder;
+  Result<KvGeometry> read = geometry_from_gguf(*GgufFile::open(small_model(folder, "f16", *facts)));
+  ASSERT_TRUE(read.ok()) << read.error().message();
+  EXPECT_EQ(read->layers, builtin_geometry("gemma-3-4b")->layers);
+  EXPECT_EQ(facts->rope_scaling.substr(0, 15), "linear factor=8");
+
+  EXPECT_THAT(facts_from_hf_config(R"({"model_type": "gemma3_text", "num_hidden_layers": 6,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512})")
+                  .status()
+                  .message(),
+              HasSubstr("hidden_size"));
 }
 
 TEST(Synth, RefusesWithOneLine) {

@@ -1,8 +1,11 @@
 #include "model/weight_loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "base/check.h"
 #include "base/quote.h"
@@ -233,16 +236,31 @@ Status WeightLoader::place_plain(Weights& weights) {
   if (size == 0) return {};
   Result<WeightMemory> memory = WeightMemory::allocate({static_cast<int64_t>(size)});
   if (!memory) return memory.error();
+  std::vector<const Wanted*> copies;
   std::byte* at = memory->base();
   for (const Wanted& w : wanted_) {
     if (w.extra) continue;
-    const std::span<const std::byte> data = file_.data(*w.source);
     ggml_backend_tensor_alloc(memory->buffer(), w.tensor, at);
-    std::memcpy(at, data.data(), data.size());
-    drop_mapped_pages(data);
-    at += padded(data.size());
-    report(data.size());
+    at += padded(w.source->bytes);
+    copies.push_back(&w);
   }
+  // The system clears the new pages while they are first written, which takes longer than the copy:
+  // several threads share that.
+  std::atomic<size_t> next{0};
+  std::mutex report_mutex;
+  const auto copy = [&] {
+    for (size_t i = next++; i < copies.size(); i = next++) {
+      const std::span<const std::byte> data = file_.data(*copies[i]->source);
+      std::memcpy(copies[i]->tensor->data, data.data(), data.size());
+      drop_mapped_pages(data);
+      std::lock_guard lock(report_mutex);
+      report(data.size());
+    }
+  };
+  std::vector<std::thread> helpers(std::clamp(std::thread::hardware_concurrency(), 1u, 4u) - 1);
+  for (std::thread& helper : helpers) helper = std::thread(copy);
+  copy();
+  for (std::thread& helper : helpers) helper.join();
   weights.memory_.push_back(std::move(*memory));
   return {};
 }
