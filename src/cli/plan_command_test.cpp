@@ -140,7 +140,9 @@ TEST_F(PlanCommand, TheBudgetsAnswerFitsAndOneMoreTokenDoesNot) {
   EXPECT_GT(total(n + 1, "2"), 8 * kGiB);
   for (const json& count : j.at("budget").at("conversations")) {
     const int64_t context = count.at("context"), s = count.at("conversations");
-    if (s > 0) EXPECT_LE(total(context, std::to_string(s)), 8 * kGiB);
+    if (s > 0) {
+      EXPECT_LE(total(context, std::to_string(s)), 8 * kGiB);
+    }
     EXPECT_GT(total(context, std::to_string(s + 1)), 8 * kGiB);
   }
   EXPECT_THAT(plan({"gemma-3-27b", "--kv-budget", "8GiB"}).out, HasSubstr("With 8 GiB"));

@@ -64,7 +64,9 @@ TEST(Growth, EveryVerifiedModelEqualsTheDerivedFigures) {
       const std::optional<int64_t> crossover = k.crossover();
       const auto& expected = d.at("crossover_tokens");
       ASSERT_EQ(crossover.has_value(), !expected.is_null()) << id;
-      if (crossover) EXPECT_EQ(*crossover, expected.get<int64_t>()) << id;
+      if (crossover) {
+        EXPECT_EQ(*crossover, expected.get<int64_t>()) << id;
+      }
     }
     const KvGrowth k = growth(id);
     int owners = k.n_global_layers();

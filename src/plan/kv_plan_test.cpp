@@ -43,18 +43,15 @@ TEST(PeakBlocks, EqualsTheLoopOverAllSteps) {
 // A step over several sequences never takes more than planned.
 TEST(KvPlanner, SharedStepsStayWithinThePlan) {
   std::mt19937_64 random(20);
+  KvLayer layer;
+  layer.n_heads = layer.n_kv_heads = 1;
+  layer.k_dim = layer.v_dim = 32;
   KvGeometry g;
-  g.layers.push_back({.index = 0, .n_heads = 1, .n_kv_heads = 1, .k_dim = 32, .v_dim = 32});
+  g.layers = {layer, layer};
+  g.layers[1].index = g.layers[1].source = 1;
   for (const Retention r : {Retention{LayerKind::sliding, 70}, Retention{LayerKind::sliding, 1},
                             Retention{LayerKind::chunked, 64}, Retention{LayerKind::chunked, 50}}) {
-    g.layers.resize(1);
-    g.layers.push_back({.index = 1,
-                        .retention = r,
-                        .n_heads = 1,
-                        .n_kv_heads = 1,
-                        .k_dim = 32,
-                        .v_dim = 32,
-                        .source = 1});
+    g.layers[1].retention = r;
     const KvPlanner p = *KvPlanner::create(g, KvFormat::uniform(KvType::f16, 16));
     for (int round = 0; round < 4000; ++round) {
       const PlanLoad load{.tokens = static_cast<int64_t>(random() % 400),
@@ -160,8 +157,12 @@ TEST(KvPlanner, CapacityIsTheExactInverseOfCost) {
     }
     load.tokens = static_cast<int64_t>(random() % 100000 + 1);
     const int64_t s = p.most_sequences(budget, load);
-    if (s > 0) ASSERT_LE(cost(load.tokens, s), budget) << id;
-    if (s < kMaxSequences) ASSERT_GT(cost(load.tokens, s + 1), budget) << id;
+    if (s > 0) {
+      ASSERT_LE(cost(load.tokens, s), budget) << id;
+    }
+    if (s < kMaxSequences) {
+      ASSERT_GT(cost(load.tokens, s + 1), budget) << id;
+    }
   }
 }
 
