@@ -9,6 +9,7 @@
 
 #include "base/library_log.h"
 #include "ggml-backend.h"
+#include "ggml-cpu.h"
 #include "llama.h"
 // llama.cpp's memory accounts are exported by the library but declared beside its sources.
 #include "llama-ext.h"
@@ -57,11 +58,16 @@ struct ContextFree {
   void operator()(llama_context* context) const { llama_free(context); }
 };
 
+struct ThreadsFree {
+  void operator()(ggml_threadpool* threads) const { ggml_threadpool_free(threads); }
+};
+
 }  // namespace
 
 struct LlamaPeer::Impl {
   std::shared_ptr<llama_model> model;
-  std::unique_ptr<llama_context, ContextFree> context;  // goes before its model
+  std::unique_ptr<ggml_threadpool, ThreadsFree> threads;
+  std::unique_ptr<llama_context, ContextFree> context;  // goes before its model and threads
   PeerOptions options;
   int64_t n_vocab = 0;
   int64_t n_tokens = 0;
@@ -97,6 +103,11 @@ Result<std::unique_ptr<LlamaPeer::Impl>> LlamaPeer::Impl::open(std::shared_ptr<l
   impl->context.reset(llama_init_from_model(model.get(), params));
   if (!impl->context) return Status(Code::internal, "llama.cpp made no context: " + reason());
   impl->model = std::move(model);
+  // Threads of its own that stay, as its programs have them: without, every pass starts new ones.
+  ggml_threadpool_params threads = ggml_threadpool_params_default(options.n_threads);
+  impl->threads.reset(ggml_threadpool_new(&threads));
+  if (!impl->threads) return Status(Code::internal, "ggml made no threads");
+  llama_attach_threadpool(impl->context.get(), impl->threads.get(), nullptr);
   return impl;
 }
 
