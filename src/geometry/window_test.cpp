@@ -120,7 +120,9 @@ TEST(Window, MaxHeldBlocksIsABoundAndTight) {
       }
       ASSERT_EQ(most, max_held_blocks(r, long_enough, B))
           << "kind " << static_cast<int>(r.kind) << " w " << r.window << " B " << B;
-      if (r.kind == LayerKind::sliding) ASSERT_LE(most, ceil_div(r.window - 1, B) + 1);
+      if (r.kind == LayerKind::sliding) {
+        ASSERT_LE(most, ceil_div(r.window - 1, B) + 1);
+      }
     }
   }
 }

@@ -27,11 +27,11 @@ class KeyRotator {
 struct KvCacheOptions {
   // Address space of each pool covers this many bytes of blocks (rounded up to an extent); pages
   // are committed on demand. Usually the budget's limit.
-  Bytes address_space;
+  Bytes address_space{};
   // Largest context of the model, for pool_extent(); 0 if unknown.
   int64_t max_context = 0;
   // Memory is committed and returned in units of this, a multiple of 4 KiB. 0: pool_extent().
-  Bytes extent;
+  Bytes extent{};
   // Fills blocks with ones (NaN in every float type) when they are taken and when they are freed,
   // so that a read of a row nobody wrote shows. For tests.
   bool poison = false;

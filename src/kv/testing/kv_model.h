@@ -12,6 +12,7 @@
 #include "kv/testing/fake_memory.h"
 #include "kv/testing/fingerprints.h"
 #include "kv/testing/op_stream.h"
+#include "kv/testing/row_rules.h"
 
 namespace weir {
 
@@ -19,6 +20,9 @@ namespace weir {
 // each operation to itself and to a KvCache, and compares everything after each. It lists positions
 // and does no window arithmetic of its own.
 class KvModel {
+  using Row = ModelRow;
+  using Seq = ModelSequence;
+
  public:
   struct Stats {
     int64_t ops = 0, steps = 0, refused = 0, evicted = 0, not_held = 0, shifted = 0;
@@ -60,20 +64,6 @@ class KvModel {
   static constexpr size_t kMaxSequences = 10;
   static constexpr int64_t kMaxRows = 300;
 
-  struct Row {
-    Fingerprint print;
-    bool is_changed = false;           // moved, or after a part that was changed
-    std::array<bool, 3> is_held = {};  // per group
-  };
-  struct Seq {
-    SeqId id{};
-    std::vector<Row> rows;
-    bool is_evictable = false;
-    uint64_t last_use = 0;
-
-    int64_t length() const { return static_cast<int64_t>(rows.size()); }
-    int64_t next_position() const { return rows.empty() ? 0 : rows.back().print.position + 1; }
-  };
   struct Observer final : KvObserver {
     std::vector<SeqId> evicted;
     int64_t taken = 0, freed = 0;
@@ -84,56 +74,6 @@ class KvModel {
 
   void expect(bool is_true, const std::string& what) {
     if (!is_true && !failure_) failure_ = what;
-  }
-
-  // --- what a query reads: the definition, position by position ---
-  bool is_visible(size_t g, int64_t key, int64_t query) const {
-    const Retention& r = config_.groups[g];
-    switch (r.kind) {
-      case LayerKind::global:
-        return key <= query;
-      case LayerKind::sliding:
-        return key <= query && key > query - r.window;
-      case LayerKind::chunked:
-        return key <= query && key / r.window == query / r.window;
-    }
-    return false;
-  }
-  // First of the first n rows that the query after them reads; n if none.
-  int64_t first_read(const Seq& s, size_t g, int64_t n) const {
-    const int64_t query = n == 0 ? 0 : s.rows[static_cast<size_t>(n - 1)].print.position + 1;
-    int64_t row = 0;
-    while (row < n && !is_visible(g, s.rows[static_cast<size_t>(row)].print.position, query)) ++row;
-    return row;
-  }
-  int64_t first_held(const Seq& s, size_t g) const {
-    int64_t row = 0;
-    while (row < s.length() && !s.rows[static_cast<size_t>(row)].is_held[g]) ++row;
-    return row;
-  }
-  // Blocks wholly before what the next query reads go.
-  void drop_unread(Seq& s) const {
-    for (size_t g = 0; g < config_.groups.size(); ++g) {
-      const int64_t first_block = first_read(s, g, s.length()) / config_.block_tokens;
-      for (int64_t row = 0; row < first_block * config_.block_tokens; ++row) {
-        s.rows[static_cast<size_t>(row)].is_held[g] = false;
-      }
-    }
-  }
-  int64_t blocks_held(const Seq& s, size_t g) const {
-    const int64_t B = config_.block_tokens;
-    int64_t blocks = 0;
-    for (int64_t block = first_read(s, g, s.length()) / B; block * B < s.length(); ++block)
-      ++blocks;
-    return blocks;
-  }
-  bool can_cut(const Seq& s, int64_t n) const {
-    for (size_t g = 0; n > 0 && g < config_.groups.size(); ++g) {
-      const int64_t read = first_read(s, g, n);
-      if (read == n && n % config_.block_tokens == 0) continue;
-      if (read < first_held(s, g)) return false;
-    }
-    return true;
   }
 
   // --- operations ---
@@ -243,7 +183,7 @@ class KvModel {
       Seq& s = sequences_[planned[i].index];
       added[i].resize(static_cast<size_t>(accepted[i]));
       s.rows.insert(s.rows.end(), added[i].begin(), added[i].end());
-      drop_unread(s);
+      rules_.drop_unread(s);
       s.last_use = ++clock_;
     }
   }
@@ -259,11 +199,11 @@ class KvModel {
       const std::vector<int64_t> positions = step.positions(i);
       for (int64_t t = 0; t < planned[i].item.n_tokens; ++t) {
         Row row;
-        row.print = {extend_hash(all.rows.empty() ? 0 : all.rows.back().print.prefix, ++token_),
-                     all.next_position()};
+        row.content = {extend_hash(all.rows.empty() ? 0 : all.rows.back().content.prefix, ++token_),
+                       all.next_position()};
         row.is_changed = !all.rows.empty() && all.rows.back().is_changed;
         row.is_held.fill(true);
-        expect(positions[static_cast<size_t>(t)] == row.print.position, "wrong position");
+        expect(positions[static_cast<size_t>(t)] == row.content.position, "wrong position");
         all.rows.push_back(row);
       }
       for (size_t g = 0; g < layout.groups.size(); ++g) {
@@ -281,11 +221,11 @@ class KvModel {
     for (int64_t row = n_past; row < all.length(); ++row) {
       std::byte* block = scratch.block(group, table, row);
       if (!block) return expect(false, "no block for a new row");
-      write_fingerprint(group, block, static_cast<int>(row % group.block_tokens), print(all, row));
+      write_fingerprint(group, block, static_cast<int>(row % group.block_tokens), all.print(row));
     }
     int64_t first = all.length();
     for (int64_t query = n_past; query < all.length(); ++query) {
-      int64_t begin = first_read(all, g, query);
+      int64_t begin = rules_.first_read(all, g, query);
       const size_t t = static_cast<size_t>(query - n_past);
       const int64_t says = table.first_visible_row.empty() ? first_visible(group.retention, query)
                                                            : table.first_visible_row[t];
@@ -296,14 +236,14 @@ class KvModel {
     for (int64_t row = first; row < all.length(); ++row) {
       std::byte* block = scratch.block(group, table, row);
       if (!block) return expect(false, "a visible row has no block");
-      expect(has_fingerprint(group, block, static_cast<int>(row % group.block_tokens),
-                             print(all, row)),
-             "a visible row holds something else");
+      expect(
+          has_fingerprint(group, block, static_cast<int>(row % group.block_tokens), all.print(row)),
+          "a visible row holds something else");
     }
   }
 
   void rewind(Seq& s, int64_t n) {
-    const bool can = can_cut(s, n);
+    const bool can = rules_.can_cut(s, n);
     const int64_t before = s.length();
     if (n == before) return expect(cache_->rewind(s.id, n).ok(), "rewind to the end failed");
     const SeqId id = s.id;
@@ -317,7 +257,7 @@ class KvModel {
   }
   void cut(Seq& s, int64_t n) {
     s.rows.resize(static_cast<size_t>(n));
-    drop_unread(s);
+    rules_.drop_unread(s);
     s.last_use = ++clock_;
   }
 
@@ -361,9 +301,9 @@ class KvModel {
     if (s.rows.empty()) return;
     const int64_t p0 = a[1] % (s.next_position() + 1);
     const int64_t p1 = a[3] % 5 == 0 ? -1 : p0 + a[2] % 40;
-    const auto [row0, row1] = rows_in(s, p0, p1);
+    const auto [row0, row1] = s.rows_in(p0, p1);
     const SeqId id = s.id;
-    const bool can = row1 < s.length() || row0 == row1 || can_cut(s, row0);
+    const bool can = row1 < s.length() || row0 == row1 || rules_.can_cut(s, row0);
     const Status status = cache_->seq_rm(id, p0, p1);
     if (!can) return expect(status.code() == Code::not_found, "removed to a lost window");
     settle(status, row0 == row1, {{{id, 1}}});
@@ -396,20 +336,20 @@ class KvModel {
 
   template <typename NewPosition, typename Call>
   void move(Seq& s, int64_t p0, int64_t p1, bool is_nothing, NewPosition new_position, Call call) {
-    const auto [row0, row1] = rows_in(s, p0, p1);
+    const auto [row0, row1] = s.rows_in(p0, p1);
     Seq moved = s;
     for (int64_t row = row0; row < row1; ++row) {
-      int64_t& position = moved.rows[static_cast<size_t>(row)].print.position;
+      int64_t& position = moved.rows[static_cast<size_t>(row)].content.position;
       position = new_position(position);
     }
     bool ascends = true, is_held = true;
     for (int64_t row = 0; row < s.length(); ++row) {
-      const int64_t before = row > 0 ? print(moved, row - 1).position : 0;
-      ascends = ascends && print(moved, row).position >= before;
+      const int64_t before = row > 0 ? moved.print(row - 1).position : 0;
+      ascends = ascends && moved.print(row).position >= before;
     }
     for (size_t g = 0; g < config_.groups.size() && ascends; ++g) {
-      const int64_t read = first_read(moved, g, s.length());
-      if (read < s.length() && read < first_held(s, g)) is_held = false;
+      const int64_t read = rules_.first_read(moved, g, s.length());
+      if (read < s.length() && read < rules_.first_held(s, g)) is_held = false;
     }
     const SeqId id = s.id;
     const Status status = call(id);
@@ -430,7 +370,7 @@ class KvModel {
     for (int64_t row = row0; row < s.length(); ++row) {
       s.rows[static_cast<size_t>(row)].is_changed = true;
     }
-    drop_unread(s);
+    rules_.drop_unread(s);
     s.last_use = ++clock_;
   }
 
@@ -487,7 +427,7 @@ class KvModel {
       if (!cache_->exists(s.id)) return expect(false, "a sequence is gone");
       check_sequence(s);
       for (size_t g = 0; g < layout.groups.size(); ++g) {
-        most += blocks_held(s, g) * layout.groups[g].block_bytes;
+        most += rules_.blocks_held(s, g) * layout.groups[g].block_bytes;
       }
     }
     const Bytes resident = cache_->usage().resident();
@@ -502,7 +442,7 @@ class KvModel {
            "wrong is_inexact");
     int64_t first_common = 0;
     for (size_t g = 0; g < config_.groups.size(); ++g) {
-      const int64_t held = first_held(s, g);
+      const int64_t held = rules_.first_held(s, g);
       first_common = std::max(first_common, held);
       const KvGroup& group = cache_->layout().groups[g];
       const StepTable table = cache_->held_table(s.id, g);
@@ -512,22 +452,23 @@ class KvModel {
           return expect(false, "a held row has no block");
         }
         expect(has_fingerprint(group, table.blocks[static_cast<size_t>(index)].memory,
-                               static_cast<int>(row % group.block_tokens), print(s, row)),
+                               static_cast<int>(row % group.block_tokens), s.print(row)),
                "a held row holds something else");
       }
     }
     const int64_t pos_min = s.rows.empty()              ? -1
-                            : first_common < s.length() ? print(s, first_common).position
+                            : first_common < s.length() ? s.print(first_common).position
                                                         : s.next_position();
     expect(cache_->seq_pos_min(s.id) == pos_min, "wrong pos_min");
 
     const int64_t least = cache_->min_rewind(s.id);
-    expect(least <= s.length() && (least == s.length() || can_cut(s, least)), "wrong min_rewind");
+    expect(least <= s.length() && (least == s.length() || rules_.can_cut(s, least)),
+           "wrong min_rewind");
     // The one before cannot be reached, unless nothing is read there.
     if (least > 1) {
       bool reads_lost = false;
       for (size_t g = 0; g < config_.groups.size(); ++g) {
-        reads_lost = reads_lost || first_read(s, g, least - 1) < first_held(s, g);
+        reads_lost = reads_lost || rules_.first_read(s, g, least - 1) < rules_.first_held(s, g);
       }
       expect(reads_lost, "min_rewind is not the least");
     }
@@ -542,9 +483,6 @@ class KvModel {
   }
 
   // --- helpers ---
-  static const Fingerprint& print(const Seq& s, int64_t row) {
-    return s.rows[static_cast<size_t>(row)].print;
-  }
   size_t index_of(SeqId id) const {
     const auto found = std::find_if(sequences_.begin(), sequences_.end(),
                                     [&](const Seq& s) { return s.id == id; });
@@ -555,15 +493,9 @@ class KvModel {
     if (a[1] % 3 == 0) return a[2] % (s.length() + 1);
     return std::max<int64_t>(0, s.length() - a[2] % 24);
   }
-  static std::pair<int64_t, int64_t> rows_in(const Seq& s, int64_t p0, int64_t p1) {
-    int64_t row0 = 0;
-    while (row0 < s.length() && print(s, row0).position < p0) ++row0;
-    int64_t row1 = row0;
-    while (row1 < s.length() && (p1 < 0 || print(s, row1).position < p1)) ++row1;
-    return {row0, row1};
-  }
 
   const StreamConfig config_;
+  const RowRules rules_{config_};
   Stats stats_;
   std::optional<std::string> failure_;
   FakeMemory memory_;

@@ -22,7 +22,7 @@ struct SmallStore {
       : budget({limit}) {
     auto made = KvCache::create(
         std::move(layout), budget, memory,
-        {.address_space = {limit}, .max_context = 0, .extent = {extent}, .poison = true});
+        {.address_space = {2 * limit}, .max_context = 0, .extent = {extent}, .poison = true});
     WEIR_CHECK(made.ok());
     cache = std::move(*made);
   }
