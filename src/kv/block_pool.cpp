@@ -49,52 +49,64 @@ BlockPool::Range BlockPool::extents_of(int64_t slot) const {
   return {slot * block_bytes_ / extent_, ceil_div((slot + 1) * block_bytes_, extent_)};
 }
 
-template <typename Visit>
-bool BlockPool::for_lowest_free(const std::set<uint32_t>& freed, int64_t n, Visit visit) const {
-  auto a = free_slots_.begin();
-  auto b = freed.begin();
-  int64_t beyond = end_slot();
-  for (int64_t i = 0; i < n; ++i) {
-    if (a != free_slots_.end() && (b == freed.end() || *a < *b)) {
-      visit(int64_t{*a++});
-    } else if (b != freed.end()) {
-      visit(int64_t{*b++});
-    } else if (beyond < max_slots_) {
-      visit(beyond++);
-    } else {
-      return false;
-    }
+BlockPool::Range BlockPool::slots_of(int64_t extent) const {
+  return {extent * extent_ / block_bytes_,
+          std::min(max_slots_, ceil_div((extent + 1) * extent_, block_bytes_))};
+}
+
+bool BlockPool::is_committed(int64_t extent) const {
+  return extent < static_cast<int64_t>(blocks_in_extent_.size()) &&
+         blocks_in_extent_[static_cast<size_t>(extent)] > 0;
+}
+
+bool BlockPool::is_on_committed(int64_t slot) const {
+  const Range range = extents_of(slot);
+  for (int64_t e = range.begin; e < range.end; ++e) {
+    if (!is_committed(e)) return false;
   }
   return true;
+}
+
+bool BlockPool::has_slots(int64_t n_freed, int64_t n) const {
+  const int64_t free = static_cast<int64_t>(ready_.size() + bare_.size());
+  return n <= free + n_freed + max_slots_ - end_slot();
 }
 
 Bytes BlockPool::change(std::span<const uint32_t> freed, int64_t n) const {
   std::map<int64_t, int32_t> touched;  // taken blocks in the extents that freed ones touch
   int64_t extents = 0;
+  std::set<uint32_t> bare;  // slots of extents that would be given back
   for (const uint32_t slot : freed) {
     const Range range = extents_of(slot);
     for (int64_t e = range.begin; e < range.end; ++e) {
       const auto [entry, is_new] = touched.try_emplace(e, 0);
       if (is_new) entry->second = blocks_in_extent_[static_cast<size_t>(e)];
-      if (--entry->second == 0) --extents;
+      if (--entry->second > 0) continue;
+      --extents;
+      const Range slots = slots_of(e);
+      for (int64_t s = slots.begin; s < slots.end; ++s) bare.insert(static_cast<uint32_t>(s));
     }
   }
+  // Slots on memory that stays committed come first and cost nothing.
+  int64_t ready = static_cast<int64_t>(ready_.size());
+  for (const uint32_t slot : bare) ready -= ready_.contains(slot) ? 1 : 0;
+  for (const uint32_t slot : freed) ready += bare.contains(slot) ? 0 : 1;
+  if (n <= ready) return {extents * extent_};
+
+  bare.insert(bare_.begin(), bare_.end());
+  auto next_bare = bare.begin();
+  int64_t next_beyond = end_slot();
   int64_t next_extent = 0;  // those before are committed or counted; slots come in ascending order
-  const auto visit = [&](int64_t slot) {
+  for (int64_t i = ready; i < n; ++i) {
+    const int64_t slot = next_bare != bare.end() ? int64_t{*next_bare++} : next_beyond++;
     const Range range = extents_of(slot);
     for (int64_t e = std::max(range.begin, next_extent); e < range.end; ++e) {
       const auto entry = touched.find(e);
-      const bool is_committed = entry != touched.end() ? entry->second > 0
-                                : e < static_cast<int64_t>(blocks_in_extent_.size())
-                                    ? blocks_in_extent_[static_cast<size_t>(e)] > 0
-                                    : false;
-      if (!is_committed) ++extents;
+      const bool stays = entry != touched.end() ? entry->second > 0 : is_committed(e);
+      if (!stays) ++extents;
     }
     next_extent = std::max(next_extent, range.end);
-  };
-  const std::set<uint32_t> ordered(freed.begin(), freed.end());
-  // A pool that has no slot left needs more than any budget has; take() then says so.
-  if (!for_lowest_free(ordered, n, visit)) return kNoSlots;
+  }
   return {extents * extent_};
 }
 
@@ -111,23 +123,31 @@ Status BlockPool::commit_extents(const std::vector<int64_t>& extents) {
   return {};
 }
 
-Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
-  std::vector<uint32_t> taken;
-  std::vector<int64_t> new_extents;
-  const bool has_slots = for_lowest_free({}, n, [&](int64_t slot) {
-    taken.push_back(static_cast<uint32_t>(slot));
-    const Range range = extents_of(slot);
-    for (int64_t e = range.begin; e < range.end; ++e) {
-      const bool is_committed = e < static_cast<int64_t>(blocks_in_extent_.size()) &&
-                                blocks_in_extent_[static_cast<size_t>(e)] > 0;
-      if (!is_committed && (new_extents.empty() || new_extents.back() < e))
-        new_extents.push_back(e);
+std::vector<uint32_t> BlockPool::choose(int64_t n) const {
+  std::vector<uint32_t> chosen;
+  for (const std::set<uint32_t>* slots : {&ready_, &bare_}) {
+    for (auto slot = slots->begin(); slot != slots->end() && n > 0; ++slot, --n) {
+      chosen.push_back(*slot);
     }
-  });
-  if (!has_slots) {
+  }
+  for (int64_t slot = end_slot(); n > 0; ++slot, --n) chosen.push_back(static_cast<uint32_t>(slot));
+  return chosen;
+}
+
+Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
+  if (!has_slots(0, n)) {
     return Status(Code::over_budget,
                   "the address space of a KV pool ends at " + format_bytes(options_.address_space) +
                       ", set when it was made; start again with a larger KV budget");
+  }
+  const std::vector<uint32_t> taken = choose(n);
+  std::vector<int64_t> new_extents;
+  for (const uint32_t slot : taken) {
+    const Range range = extents_of(slot);
+    for (int64_t e = range.begin; e < range.end; ++e) {
+      if (is_committed(e) || (!new_extents.empty() && new_extents.back() >= e)) continue;
+      new_extents.push_back(e);
+    }
   }
   Result<Reservation> room =
       budget_.reserve({static_cast<int64_t>(new_extents.size()) * extent_}, Tag::committed_free);
@@ -137,21 +157,43 @@ Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
   free_bytes_.merge(std::move(*room));
   (as_headroom ? headroom_ : live_).merge(free_bytes_.split({n * block_bytes_}));
   for (const uint32_t slot : taken) {
-    if (slot >= slots_.size()) {
-      slots_.resize(slot + size_t{1});
-    } else {
-      free_slots_.erase(slot);
-    }
-    slots_[slot] = {.references = 1, .is_sealed = false, .is_headroom = as_headroom};
     const Range range = extents_of(slot);
     if (static_cast<size_t>(range.end) > blocks_in_extent_.size()) {
       blocks_in_extent_.resize(static_cast<size_t>(range.end));
     }
     for (int64_t e = range.begin; e < range.end; ++e) ++blocks_in_extent_[static_cast<size_t>(e)];
+    for (int64_t s = end_slot(); s <= slot; ++s) bare_.insert(static_cast<uint32_t>(s));
+    if (slot >= slots_.size()) slots_.resize(slot + size_t{1});
+    ready_.erase(slot);
+    bare_.erase(slot);
+    slots_[slot] = {.references = 1, .is_sealed = false, .is_headroom = as_headroom};
+  }
+  for (const int64_t e : new_extents) sort_slots(e);
+  for (const uint32_t slot : taken) {
     if (options_.poison) std::memset(memory(slot), 0xff, static_cast<size_t>(block_bytes_));
     for (KvObserver* o : observers_) o->on_block_taken(static_cast<int>(group_.id), slot);
   }
   return taken;
+}
+
+void BlockPool::sort_slots(int64_t extent) {
+  const Range range = slots_of(extent);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const uint32_t slot = static_cast<uint32_t>(i);
+    const bool is_ready = is_on_committed(i);
+    if (i >= end_slot()) {
+      if (!is_ready) continue;  // beyond the end every slot is bare
+      for (int64_t s = end_slot(); s < i; ++s) bare_.insert(static_cast<uint32_t>(s));
+      slots_.resize(slot + size_t{1});
+    }
+    if (slots_[slot].references > 0) continue;
+    (is_ready ? ready_ : bare_).insert(slot);
+    (is_ready ? bare_ : ready_).erase(slot);
+  }
+  while (!bare_.empty() && *bare_.rbegin() + size_t{1} == slots_.size()) {
+    bare_.erase(std::prev(bare_.end()));
+    slots_.pop_back();
+  }
 }
 
 void BlockPool::settle(uint32_t slot) {
@@ -189,17 +231,14 @@ void BlockPool::free_slot(uint32_t slot) {
   if (options_.poison) std::memset(memory(slot), 0xff, static_cast<size_t>(block_bytes_));
   free_bytes_.merge((s.is_headroom ? headroom_ : live_).split({block_bytes_}));
   s = {};
-  free_slots_.insert(slot);
-  while (!free_slots_.empty() && *free_slots_.rbegin() + size_t{1} == slots_.size()) {
-    free_slots_.erase(std::prev(free_slots_.end()));
-    slots_.pop_back();
-  }
+  ready_.insert(slot);
   const Range range = extents_of(slot);
   for (int64_t e = range.begin; e < range.end; ++e) {
     if (--blocks_in_extent_[static_cast<size_t>(e)] > 0) continue;
     // Memory first, then the bytes: another thread may take them at once.
     memory_.decommit(base_ + e * extent_, {extent_});
     free_bytes_.split({extent_});
+    sort_slots(e);
   }
   for (KvObserver* o : observers_) o->on_block_freed(static_cast<int>(group_.id), slot);
 }
@@ -209,7 +248,9 @@ void BlockPool::check_invariants() const {
   std::vector<int32_t> in_extent(blocks_in_extent_.size());
   for (int64_t slot = 0; slot < end_slot(); ++slot) {
     const Slot& s = slots_[static_cast<size_t>(slot)];
-    WEIR_CHECK((s.references == 0) == free_slots_.contains(static_cast<uint32_t>(slot)));
+    const uint32_t id = static_cast<uint32_t>(slot);
+    WEIR_CHECK(ready_.contains(id) == (s.references == 0 && is_on_committed(slot)));
+    WEIR_CHECK(bare_.contains(id) == (s.references == 0 && !is_on_committed(slot)));
     if (s.references == 0) {
       WEIR_CHECK(!s.is_sealed && !s.is_headroom);
       continue;
@@ -220,8 +261,9 @@ void BlockPool::check_invariants() const {
     const Range range = extents_of(slot);
     for (int64_t e = range.begin; e < range.end; ++e) ++in_extent[static_cast<size_t>(e)];
   }
-  WEIR_CHECK(free_slots_.empty() || *free_slots_.rbegin() < slots_.size());
-  WEIR_CHECK(slots_.empty() || slots_.back().references > 0);
+  WEIR_CHECK(slots_.empty() || !bare_.contains(static_cast<uint32_t>(end_slot() - 1)));
+  WEIR_CHECK(end_slot() == max_slots_ || !is_on_committed(end_slot()));
+  WEIR_CHECK(static_cast<int64_t>(ready_.size() + bare_.size()) <= end_slot());
   WEIR_CHECK(in_extent == blocks_in_extent_);
   const int64_t committed =
       extent_ * std::count_if(in_extent.begin(), in_extent.end(), [](int32_t n) { return n > 0; });

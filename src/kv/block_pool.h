@@ -19,8 +19,9 @@ namespace weir {
 // The blocks of one group, side by side in one stretch of address space, cut into extents that are
 // committed while a block touches them. The budget pays for committed extents: blocks under their
 // own tag, the rest as committed_free. Free slots are taken lowest first, so that high extents
-// drain; an extent without a block goes back to the system and the budget at once.
-// Costs O(log n) per block taken or freed.
+// drain, but those on committed memory before all others: no extent is committed while a block fits
+// in those there are. An extent without a block goes back to the system and the budget at once.
+// Costs O(log n) per block taken or freed, and per slot of an extent that comes or goes.
 class BlockPool {
  public:
   struct Options {
@@ -29,7 +30,7 @@ class BlockPool {
     bool poison = false;  // see KvCacheOptions
   };
 
-  // Everything given must outlive the pool. Errors: io_error.
+  // Everything given must outlive the pool; its blocks must be dropped before it. Errors: io_error.
   static Result<std::unique_ptr<BlockPool>> create(const KvGroup& group, Budget& budget,
                                                    KvMemory& memory,
                                                    const std::vector<KvObserver*>& observers,
@@ -38,9 +39,8 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // Need of a pool whose address space is full: more than any budget has.
-  static constexpr Bytes kNoSlots{int64_t{1} << 50};
-
+  // Whether the address space has room for n blocks more, after n_freed of those there are went.
+  bool has_slots(int64_t n_freed, int64_t n) const;
   // Bytes that taking n blocks adds to the budget's use.
   Bytes need(int64_t n) const { return change({}, n); }
   // The same, negative if bytes come back, after the blocks of `freed` went.
@@ -84,9 +84,12 @@ class BlockPool {
             const std::vector<KvObserver*>& observers, const Options& options, std::byte* base);
 
   Range extents_of(int64_t slot) const;
-  // Calls visit(slot) for the n lowest of the free slots and `freed`; false if address space ends.
-  template <typename Visit>
-  bool for_lowest_free(const std::set<uint32_t>& freed, int64_t n, Visit visit) const;
+  Range slots_of(int64_t extent) const;
+  bool is_committed(int64_t extent) const;
+  bool is_on_committed(int64_t slot) const;
+  std::vector<uint32_t> choose(int64_t n) const;
+  // Puts the free slots that touch an extent where they belong after it came or went.
+  void sort_slots(int64_t extent);
   Status commit_extents(const std::vector<int64_t>& extents);
   void free_slot(uint32_t slot);
 
@@ -100,8 +103,9 @@ class BlockPool {
   const int64_t extent_;
   const int64_t max_slots_;
 
-  std::vector<Slot> slots_;                // up to the highest taken one
-  std::set<uint32_t> free_slots_;          // those of slots_ without references
+  std::vector<Slot> slots_;                // up to the highest on committed memory
+  std::set<uint32_t> ready_;               // the free ones on committed memory
+  std::set<uint32_t> bare_;                // the other free ones
   std::vector<int32_t> blocks_in_extent_;  // taken blocks that touch it; committed if not zero
   Reservation live_, headroom_, free_bytes_;
 };

@@ -77,6 +77,11 @@ class KvCache {
   // Bytes that plan_step would have to reserve for `items` right now: the memory its blocks commit.
   Bytes step_need(std::span<const StepItem> items) const;
 
+  // What `seq` holds in `group` between steps: a table with n_new == 0. Rows before first_held_row
+  // have no content.
+  StepTable held_table(SeqId seq, size_t group) const;
+  int64_t first_held_row(SeqId seq, size_t group) const;
+
   // --- rewinding, and sequence operations with llama.cpp's meaning ----------------------------
   // Shortest length to which `seq` can be cut back exactly right now, apart from 0: the local
   // groups must still hold the window before the new end. Every longer length can be reached too.

@@ -69,15 +69,17 @@ struct KvCache::Impl {
                      bool local_as_headroom);
   Status make_room(const std::function<Counts()>& counts, std::span<const SeqId> keep);
   Bytes need(const Counts& counts) const;
-  // Bytes that `counts` would add to the budget's use after every candidate went.
-  Bytes need_after_evicting(std::span<const EvictionCandidate> candidates,
-                            const Counts& counts) const;
+  bool has_slots(const Counts& counts) const;
+  // Bytes that `counts` would add to the budget's use after every candidate went; nothing if the
+  // address space would still be too small.
+  std::optional<Bytes> need_after_evicting(std::span<const EvictionCandidate> candidates,
+                                           const Counts& counts) const;
   std::vector<EvictionCandidate> candidates(std::span<const SeqId> keep) const;
   int64_t unique_bytes(const Sequence& s) const;
   // False if the policy refuses.
   bool evict_one(std::span<const EvictionCandidate> from, int64_t bytes_missing);
 
-  // --- steps (kv_steps.cpp) ---
+  // --- steps (step.cpp) ---
   std::vector<StepItemState> plan(std::span<const StepItem> items) const;
   Counts new_block_counts(const std::vector<StepItemState>& items) const;
   StepTable table(const StepItemState& item, size_t g, int32_t first_scratch) const;

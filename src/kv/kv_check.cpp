@@ -77,7 +77,7 @@ void KvCache::Impl::check_invariants() const {
 
   // Evicting everything that may be evicted would free what the candidates are said to free.
   const std::vector<EvictionCandidate> all = candidates({});
-  WEIR_CHECK(all.empty() || need_after_evicting(all, Counts(n_groups())).v <= 0);
+  WEIR_CHECK(all.empty() || need_after_evicting(all, Counts(n_groups()))->v <= 0);
 }
 
 void KvCache::check_invariants() const { impl_->check_invariants(); }

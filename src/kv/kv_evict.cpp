@@ -44,8 +44,15 @@ std::vector<EvictionCandidate> KvCache::Impl::candidates(std::span<const SeqId> 
   return found;
 }
 
-Bytes KvCache::Impl::need_after_evicting(std::span<const EvictionCandidate> from,
-                                         const Counts& counts) const {
+bool KvCache::Impl::has_slots(const Counts& counts) const {
+  for (size_t g = 0; g < n_groups(); ++g) {
+    if (!pools[g]->has_slots(0, counts[g])) return false;
+  }
+  return true;
+}
+
+std::optional<Bytes> KvCache::Impl::need_after_evicting(std::span<const EvictionCandidate> from,
+                                                        const Counts& counts) const {
   Bytes sum;
   for (size_t g = 0; g < n_groups(); ++g) {
     std::map<uint32_t, uint32_t> references;  // that the candidates have
@@ -56,6 +63,7 @@ Bytes KvCache::Impl::need_after_evicting(std::span<const EvictionCandidate> from
     for (const auto& [slot, n] : references) {
       if (pools[g]->references(slot) == n) freed.push_back(slot);
     }
+    if (!pools[g]->has_slots(static_cast<int64_t>(freed.size()), counts[g])) return std::nullopt;
     sum += pools[g]->change(freed, counts[g]);
   }
   return sum;
@@ -80,20 +88,24 @@ Status KvCache::Impl::make_room(const std::function<Counts()>& counts,
                                 std::span<const SeqId> keep) {
   bool is_possible = false;
   while (true) {
-    const Bytes missing = need(counts());
-    if (budget.would_fit(missing)) return {};
+    const Counts wanted = counts();
+    const Bytes missing = need(wanted);
+    const bool is_addressable = has_slots(wanted);
+    if (is_addressable && budget.would_fit(missing)) return {};
     const std::vector<EvictionCandidate> from = candidates(keep);
     const Bytes limit = budget.limit(), used = budget.used();
     // Whoever would be evicted for nothing stays. Counts are an upper bound: evictions only ever
     // turn a shared block into an owned one.
-    is_possible =
-        is_possible || (!from.empty() && used + need_after_evicting(from, counts()) <= limit);
+    if (!is_possible && !from.empty()) {
+      const std::optional<Bytes> after = need_after_evicting(from, wanted);
+      is_possible = after && used + *after <= limit;
+    }
     std::string way_out = "raise the budget or end a sequence";
     if (is_possible && !from.empty()) {
-      if (evict_one(from, (used + missing - limit).v)) continue;
+      if (evict_one(from, std::max<int64_t>(1, (used + missing - limit).v))) continue;
       way_out = "the eviction policy keeps its " + std::to_string(from.size()) + " idle sequences";
     }
-    if (missing.v >= BlockPool::kNoSlots.v) {
+    if (budget.would_fit(missing)) {
       return Status(Code::over_budget,
                     "the address space of the KV pools is full; it was set when they were made: "
                     "start again with a larger KV budget or end a sequence");

@@ -40,10 +40,10 @@ struct StepItem {
 
 class KvCache;
 
-// Must not outlive its cache. A step is a transaction. Made by KvCache::plan_step, which has
+// A step is a transaction. Made by KvCache::plan_step, which has
 // reserved the bytes and taken the blocks; kernels then write only new rows; commit makes them part
 // of the sequences. A step that is destroyed without commit is aborted: nothing has changed. Engine
-// thread only.
+// thread only; must not outlive its cache.
 class Step {
  public:
   Step(Step&&) noexcept;

@@ -65,6 +65,17 @@ StepTable KvCache::Impl::table(const StepItemState& item, size_t g, int32_t firs
   return table;
 }
 
+StepTable KvCache::held_table(SeqId seq, size_t group) const {
+  Impl::StepItemState nothing{
+      .seq = seq, .n_tokens = 0, .min_accept = 0, .first_position = 0, .groups = {}};
+  nothing.groups.resize(impl_->n_groups());
+  return impl_->table(nothing, group, 0);
+}
+
+int64_t KvCache::first_held_row(SeqId seq, size_t group) const {
+  return impl_->at(seq).tables[group].first_row(impl_->block_tokens());
+}
+
 Bytes KvCache::step_need(std::span<const StepItem> items) const {
   return impl_->need(impl_->new_block_counts(impl_->plan(items)));
 }
