@@ -169,6 +169,19 @@ TEST(Attend, SharpAndFlatSoftmaxAcrossParts) {
   }
 }
 
+// A sink beyond the range of exp must not overflow: it takes part in the maximum.
+TEST(Attend, AHugeSinkTakesAllTheWeight) {
+  for (const float sink : {90.0f, 200.0f, 1000.0f}) {
+    const float sinks[] = {sink, 0.0f};
+    Case c;
+    c.shape.n_heads = 2;
+    c.params.sinks = sinks;
+    c.rows = {{0, 300, 2}};
+    const auto truth = truth_of(c);
+    for_every_target([&] { EXPECT_EQ(first_error(truth, run(c)), "") << c << sink; });
+  }
+}
+
 // --- equal bits --------------------------------------------------------------------------------
 
 Case bits_case(uint64_t seed) {
@@ -273,6 +286,20 @@ TEST(AttendBits, NaNInARowStaysWithItsReaders) {
   }
 }
 
+// Vectors of 8 and of 16 lanes give the same bits where products are fused.
+TEST(AttendBits, DoNotDependOnTheVectorsWidth) {
+  for (uint64_t seed = 80; seed < 92; ++seed) {
+    const Case c = bits_case(seed);
+    std::vector<float> expected;
+    for_every_target([&] {
+      if (std::string_view(simd_name()).substr(0, 3) != "AVX") return;
+      const auto result = run(c);
+      if (expected.empty()) expected = result;
+      EXPECT_TRUE(same_bits(result, expected)) << c;
+    });
+  }
+}
+
 // The same work plan, used by one layer after another, with the sinks of each.
 TEST(AttendWork, ServesOneCallAfterAnother) {
   Case c;
@@ -307,6 +334,20 @@ TEST(AttendWork, LongRowsAmongShortOnesAreSplit) {
   EXPECT_EQ(work.items(), 2 + 8000 / kPartRows + 1);
   work.plan(c.shape, storage.sequences, 1);
   EXPECT_EQ(work.items(), 3);
+}
+
+TEST(AttendWork, PartsBeforeTheWindowAreNotPlanned) {
+  Case c;
+  c.retention = sliding(512);
+  c.rows = {{0, 100000, 64}};
+  Storage storage(c);
+  AttendWork work;
+  work.plan(c.shape, storage.sequences, 1);
+  for (int32_t i = 0; i < work.items(); ++i) {
+    const AttendTile& tile = work.tile(i);
+    EXPECT_EQ(tile.first_part, (100000 + tile.first_new - 511) / kPartRows);
+    EXPECT_LE(tile.n_parts, 4);
+  }
 }
 
 // --- field cases -------------------------------------------------------------------------------

@@ -74,24 +74,15 @@ void check_rows(const ggml_tensor* t, int dim, int heads, int64_t tokens) {
 
 }  // namespace
 
-AttentionBatch::Tables::Tables(const KvLayout& layout, const Step& step) {
-  for (size_t g = 0; g < layout.groups.size(); ++g)
-    scratch_blocks.push_back(step.scratch_blocks(g));
-  for (size_t i = 0; i < step.items().size(); ++i) {
-    of.emplace_back();
-    for (size_t g = 0; g < layout.groups.size(); ++g) of.back().push_back(&step.table(i, g));
-  }
-}
-
 struct AttentionBatch::Impl {
-  Impl(const KvLayout& model_layout, Tables step_tables, KvDevice& kv_device, int threads,
+  Impl(const KvLayout& model_layout, const Step& kv_step, KvDevice& kv_device, int threads,
        Buffers& step_buffers)
       : layout(model_layout),
-        tables(std::move(step_tables)),
+        step(kv_step),
         device(kv_device),
         n_threads(threads),
         buffers(*step_buffers.impl) {
-    for (const auto& item : tables.of) tokens += item.empty() ? 0 : item[0]->n_new;
+    for (const StepItem& item : step.items()) tokens += item.n_tokens;
     for (const KvGroup& group : layout.groups) slots.emplace_back(group.layers.size());
     place_scratch();
   }
@@ -101,14 +92,14 @@ struct AttentionBatch::Impl {
   void place_scratch() {
     int64_t shared = 0;
     for (size_t g = 0; g < layout.groups.size(); ++g) {
-      shared = std::max(shared, tables.scratch_blocks[g] * layout.groups[g].largest_layer_bytes.v);
+      shared = std::max(shared, step.scratch_blocks(g) * layout.groups[g].largest_layer_bytes.v);
     }
     int64_t end = round_up(shared, 64);
     for (size_t g = 0; g < layout.groups.size(); ++g) {
       scratch_at.emplace_back(layout.groups[g].layers.size(), 0);
       for (size_t slot = 0; slot < scratch_at[g].size(); ++slot) {
         if (!is_read_again(static_cast<int>(g), static_cast<int>(slot))) continue;
-        const int64_t bytes = tables.scratch_blocks[g] * layer_bytes(layout.groups[g].layers[slot]);
+        const int64_t bytes = step.scratch_blocks(g) * layer_bytes(layout.groups[g].layers[slot]);
         if (bytes == 0) continue;
         scratch_at[g][slot] = end;
         end += round_up(bytes, 64);
@@ -132,7 +123,8 @@ struct AttentionBatch::Impl {
   TilePair tiles_of(const BlockAddress& block, int group, int slot) const {
     const GroupLayer& l = layout.groups[group].layers[slot];
     if (block.memory) return {block.memory + l.k_offset, block.memory + l.v_offset};
-    WEIR_CHECK(block.scratch >= 0 && block.scratch < tables.scratch_blocks[group]);
+    WEIR_CHECK(block.scratch >= 0 &&
+               block.scratch < step.scratch_blocks(static_cast<size_t>(group)));
     std::byte* at =
         buffers.scratch.data() + scratch_at[group][slot] + block.scratch * layer_bytes(l);
     return {at, at + l.n_kv_heads * l.k_tile_bytes};
@@ -143,8 +135,8 @@ struct AttentionBatch::Impl {
     SlotRows& rows = slots[group][slot];
     if (!rows.sequences.empty()) return rows;
     int64_t token = 0;
-    for (const auto& item : tables.of) {
-      const StepTable& table = *item[group];
+    for (size_t i = 0; i < step.items().size(); ++i) {
+      const StepTable& table = step.table(i, static_cast<size_t>(group));
       std::vector<TilePair>& blocks = rows.blocks.emplace_back();
       for (const BlockAddress& b : table.blocks) blocks.push_back(tiles_of(b, group, slot));
       const std::vector<int64_t>& first = table.first_visible_row;
@@ -178,7 +170,7 @@ struct AttentionBatch::Impl {
   }
 
   const KvLayout& layout;
-  Tables tables;
+  const Step& step;
   KvDevice& device;
   int n_threads;
   Buffers::Impl& buffers;
@@ -189,13 +181,9 @@ struct AttentionBatch::Impl {
   std::deque<LayerOp> ops;
 };
 
-AttentionBatch::AttentionBatch(const KvLayout& layout, Tables tables, KvDevice& device,
-                               int n_threads, Buffers& buffers)
-    : impl_(std::make_unique<Impl>(layout, std::move(tables), device, n_threads, buffers)) {}
-
 AttentionBatch::AttentionBatch(const KvLayout& layout, const Step& step, KvDevice& device,
                                int n_threads, Buffers& buffers)
-    : AttentionBatch(layout, Tables(layout, step), device, n_threads, buffers) {}
+    : impl_(std::make_unique<Impl>(layout, step, device, n_threads, buffers)) {}
 
 AttentionBatch::~AttentionBatch() = default;
 

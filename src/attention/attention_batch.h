@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "attention/kv_device.h"
 #include "kv/step.h"
@@ -17,21 +16,11 @@ namespace weir {
 // step one after the other.
 class AttentionBatch {
  public:
-  // What the batch needs of a step. The tables must outlive the batch.
-  struct Tables {
-    std::vector<std::vector<const StepTable*>> of;  // [item][group]
-    std::vector<int> scratch_blocks;                // [group]
-
-    Tables() = default;
-    Tables(const KvLayout& layout, const Step& step);
-  };
-
-  // `n_threads` is the largest team that will compute the graph. Scratch and workspace come from
+  // `layout` and `step` must outlive the batch. `n_threads` is the largest team that will compute
+  // the graph. Scratch and workspace come from
   // buffers that the caller keeps from step to step; one batch uses them at a time.
   struct Buffers;
   AttentionBatch(const KvLayout& layout, const Step& step, KvDevice& device, int n_threads,
-                 Buffers& buffers);
-  AttentionBatch(const KvLayout& layout, Tables tables, KvDevice& device, int n_threads,
                  Buffers& buffers);
   ~AttentionBatch();
   AttentionBatch(const AttentionBatch&) = delete;

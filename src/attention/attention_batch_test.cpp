@@ -4,9 +4,8 @@
 #include <ggml.h>
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "attention/testing_case.h"
+#include "kv/kv_cache.h"
 
 namespace weir {
 namespace {
@@ -53,79 +52,27 @@ KvLayout layout_of(int block_tokens) {
   return *make_layout(geometry, format);
 }
 
-// A store made of maps: every block ever needed of every sequence, and the tables of a step with
-// the rule of step.h: blocks that no later query reads are scratch.
-class ToyStore {
- public:
-  explicit ToyStore(const KvLayout& layout) : layout_(layout), length_(16, 0) {}
+// A KV store that fills every block with NaN when it is taken and when it is freed.
+struct Store {
+  explicit Store(KvLayout layout)
+      : cache(KvCache::create(
+                  std::move(layout), budget, *memory,
+                  {.address_space = {kGiB}, .max_context = 1024, .extent = {}, .poison = true})
+                  .value()) {}
 
-  // sequence and its new tokens, in batch order
-  void plan(const std::vector<std::pair<int, int64_t>>& items) {
-    items_ = items;
-    tables_.assign(items.size(), std::vector<StepTable>(layout_.groups.size()));
-    scratch_.assign(layout_.groups.size(), 0);
-    for (size_t g = 0; g < layout_.groups.size(); ++g) {
-      const KvGroup& group = layout_.groups[g];
-      const int64_t B = group.block_tokens;
-      for (size_t i = 0; i < items.size(); ++i) {
-        const auto [seq, n_new] = items[i];
-        const int64_t n = length_[seq];
-        StepTable& t = tables_[i][g];
-        const int64_t first = first_needed_block(group.retention, n, B);
-        const int64_t stored = first_stored_block(group.retention, n, n_new, B);
-        t.first_row = first * B;
-        t.n_past = n;
-        t.n_new = n_new;
-        for (int64_t b = first; b * B < n + n_new; ++b) {
-          if (b * B >= n && b < stored) {
-            t.blocks.push_back({nullptr, scratch_[g]++});
-          } else {
-            t.blocks.push_back({block(g, seq, b), -1});
-          }
-        }
-      }
+  SeqId sequence(int number) {
+    while (static_cast<int>(sequences.size()) <= number) {
+      sequences.push_back(cache->create_sequence());
     }
+    return sequences[number];
   }
-  void commit() {
-    for (const auto& [seq, n_new] : items_) length_[seq] += n_new;
-    // What left the window may be anything.
-    for (auto& [key, bytes] : blocks_) {
-      const auto& [g, seq, b] = key;
-      const KvGroup& group = layout_.groups[g];
-      if (b < first_needed_block(group.retention, length_[seq], group.block_tokens)) {
-        std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(testing::kPoison));
-      }
-    }
-  }
+  int64_t length(int number) { return cache->length(sequence(number)); }
 
-  AttentionBatch::Tables tables() const {
-    AttentionBatch::Tables t;
-    t.scratch_blocks = scratch_;
-    for (const auto& item : tables_) {
-      t.of.emplace_back();
-      for (const StepTable& table : item) t.of.back().push_back(&table);
-    }
-    return t;
-  }
-  int64_t length(int seq) const { return length_[seq]; }
-  int scratch_blocks(size_t g) const { return scratch_[g]; }
-
- private:
-  std::byte* block(size_t g, int seq, int64_t b) {
-    std::vector<std::byte>& bytes = blocks_[{g, seq, b}];
-    if (bytes.empty()) {
-      bytes.assign(static_cast<size_t>(layout_.groups[g].block_bytes.v),
-                   static_cast<std::byte>(testing::kPoison));
-    }
-    return bytes.data();
-  }
-
-  const KvLayout& layout_;
-  std::vector<int64_t> length_;
-  std::vector<std::pair<int, int64_t>> items_;
-  std::vector<std::vector<StepTable>> tables_;  // [item][group]
-  std::vector<int> scratch_;
-  std::map<std::tuple<size_t, int, int64_t>, std::vector<std::byte>> blocks_;
+  Budget budget{Bytes{kGiB}};
+  std::unique_ptr<KvMemory> memory = make_cpu_memory();
+  std::unique_ptr<KvCache> cache;
+  std::vector<SeqId> sequences;
+  bool used_scratch = false;
 };
 
 testing::Case case_of(const KvLayout& layout, int layer, int source) {
@@ -153,17 +100,22 @@ AttentionParams params_of(int layer) {
 // [layer][token][head * v_dim] of one step through a ggml graph.
 using Outputs = std::vector<std::vector<float>>;
 
-Outputs run_step(const KvLayout& layout, ToyStore& store,
-                 const std::vector<std::pair<int, int64_t>>& items, int n_threads, KvDevice& device,
-                 AttentionBatch::Buffers& buffers) {
+Outputs run_step(Store& store, const std::vector<std::pair<int, int64_t>>& items, int n_threads,
+                 KvDevice& device, AttentionBatch::Buffers& buffers) {
+  const KvLayout& layout = store.cache->layout();
   std::vector<int64_t> past;
+  std::vector<StepItem> step_items;
   int64_t tokens = 0;
   for (const auto& [seq, n_new] : items) {
     past.push_back(store.length(seq));
+    step_items.push_back({store.sequence(seq), n_new});
     tokens += n_new;
   }
-  store.plan(items);
-  AttentionBatch batch(layout, store.tables(), device, n_threads, buffers);
+  Step step = store.cache->plan_step(step_items).value();
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    store.used_scratch |= step.scratch_blocks(g) > 0;
+  }
+  AttentionBatch batch(layout, step, device, n_threads, buffers);
   EXPECT_EQ(batch.n_tokens(), tokens);
 
   ggml_context* ctx = ggml_init({size_t{64} << 20, nullptr, false});
@@ -205,7 +157,7 @@ Outputs run_step(const KvLayout& layout, ToyStore& store,
     result.emplace_back(data, data + ggml_nelements(t));
   }
   ggml_free(ctx);
-  store.commit();
+  step.commit();
   return result;
 }
 
@@ -227,9 +179,8 @@ TEST(AttentionBatch, GraphOfManyLayersEqualsEachSequenceAlone) {
   for (const int B : {16, 32, 64}) {
     const KvLayout layout = layout_of(B);
     for (const int threads : {1, 2, 7}) {
-      ToyStore store(layout);
+      Store store(layout);
       AttentionBatch::Buffers buffers;
-      bool used_scratch = false;
       // Prompts longer than the window, decoding beside them, and a sequence that comes late.
       for (const auto& items :
            std::vector<std::vector<std::pair<int, int64_t>>>{{{0, 150}, {1, 3}},
@@ -238,9 +189,7 @@ TEST(AttentionBatch, GraphOfManyLayersEqualsEachSequenceAlone) {
                                                              {{0, 1}, {1, 1}, {2, 1}}}) {
         std::vector<int64_t> past;
         for (const auto& item : items) past.push_back(store.length(item.first));
-        const Outputs got = run_step(layout, store, items, threads, *cpu, buffers);
-        for (size_t g = 0; g < layout.groups.size(); ++g)
-          used_scratch |= store.scratch_blocks(g) > 0;
+        const Outputs got = run_step(store, items, threads, *cpu, buffers);
         for (size_t layer = 0; layer < kLayers.size(); ++layer) {
           std::vector<float> expected;
           for (size_t i = 0; i < items.size(); ++i) {
@@ -252,7 +201,7 @@ TEST(AttentionBatch, GraphOfManyLayersEqualsEachSequenceAlone) {
               << "layer " << layer << " B " << B << " on " << threads;
         }
       }
-      EXPECT_TRUE(used_scratch);
+      EXPECT_TRUE(store.used_scratch);
       EXPECT_GT(buffers.bytes(), 0);
     }
   }
@@ -262,12 +211,12 @@ TEST(AttentionBatch, AgreesWithTheReferenceDevice) {
   const auto cpu = make_cpu_device();
   const auto reference = make_reference_device();
   const KvLayout layout = layout_of(32);
-  ToyStore ours(layout), theirs(layout);
+  Store ours(layout), theirs(layout);
   AttentionBatch::Buffers our_buffers, their_buffers;
   for (const auto& items : std::vector<std::vector<std::pair<int, int64_t>>>{
            {{0, 90}, {1, 5}}, {{0, 1}, {1, 77}}, {{1, 1}, {0, 1}}}) {
-    const Outputs a = run_step(layout, ours, items, 2, *cpu, our_buffers);
-    const Outputs b = run_step(layout, theirs, items, 2, *reference, their_buffers);
+    const Outputs a = run_step(ours, items, 2, *cpu, our_buffers);
+    const Outputs b = run_step(theirs, items, 2, *reference, their_buffers);
     for (size_t layer = 0; layer < a.size(); ++layer) {
       double worst = 0;
       for (size_t i = 0; i < a[layer].size(); ++i) {
