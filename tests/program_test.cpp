@@ -73,7 +73,7 @@ TEST(Cli, VerifyAgreesWithLlamaCpp) {
   for (const std::string type : {"f32", "f16"}) {
     for (const std::string step : {"64", "129", "512"}) {
       const auto json = json_of("verify -m " + kTiny + " -f " + kText + " -n 1500 --kv-type " +
-                                type + " -ub " + step + " --json -t 2");
+                                type + " -ub " + step + " --json -t 1");
       EXPECT_EQ(json["tokens"], 1500);
       EXPECT_LE(json["nmse"], type == "f32" ? 1e-6 : 1e-5);
       EXPECT_LT(json["kv_bytes"], json["peer_kv_bytes"]);
@@ -89,7 +89,7 @@ TEST(Cli, PerplexityIsLlamaCpps) {
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     std::ofstream(sample, std::ios::binary) << text;
   }
-  const auto json = json_of("perplexity -m " + kTiny + " -f " + sample + " -c 512 --peer --json -t 2");
+  const auto json = json_of("perplexity -m " + kTiny + " -f " + sample + " -c 512 --peer --json -t 1");
   std::filesystem::remove(sample);
   EXPECT_NEAR(json["ratio"].get<double>(), 1.0, 1e-3);
 }

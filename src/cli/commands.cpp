@@ -1,8 +1,11 @@
 #include "cli/commands.h"
 
+#include <algorithm>
 #include <iostream>
 #include <string>
 #include <vector>
+
+#include "base/quote.h"
 
 namespace weir {
 namespace {
@@ -55,6 +58,13 @@ int run_weir(int argc, const char* const* argv) {
   add_bench_command(app, exit_code);
   add_synth_command(app, exit_code);
 
+  const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::none_of(all.begin(), all.end(),
+                   [&](const CLI::App* command) { return command->get_name() == argv[1]; })) {
+    std::cerr << "weir: " << quote(argv[1]) << " is not a command; 'weir --help' lists them\n";
+    return kBadInput;
+  }
   std::vector<std::string> arguments;  // CLI11 takes them last first
   for (int i = argc - 1; i > 0; --i) arguments.push_back(long_form(argv[i]));
   try {

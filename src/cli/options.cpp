@@ -32,8 +32,8 @@ Bytes default_budget() {
 
 void KvTypeOptions::add_to(CLI::App& app) {
   app.add_option("--kv-type", both, "Type of stored keys and values: f32, f16, bf16 (default f16)");
-  app.add_option("--kv-type-k,--cache-type-k", k, "Type of stored keys (-ctk)");
-  app.add_option("--kv-type-v,--cache-type-v", v, "Type of stored values (-ctv)");
+  app.add_option("--ctk,--kv-type-k,--cache-type-k", k, "Type of stored keys (-ctk)");
+  app.add_option("--ctv,--kv-type-v,--cache-type-v", v, "Type of stored values (-ctv)");
 }
 
 Result<KvFormat> KvTypeOptions::format(const KvGeometry& geometry) const {
@@ -54,7 +54,7 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_option("-m,--model", model_path, "Model file (GGUF)")->required();
   app.add_option("-c,--ctx-size", context, "Most tokens of a conversation (0: the model's limit)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--ubatch-size", step_tokens, "Most tokens computed in one step (-ub)")
+  app.add_option("--ub,--ubatch-size", step_tokens, "Most tokens computed in one step (-ub)")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   app.add_option("-t,--threads", n_threads, "Threads (0: one a core)")->check(CLI::Range(0, 1024));
   kv_types.add_to(app);
