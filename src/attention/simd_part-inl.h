@@ -182,12 +182,15 @@ HWY_INLINE void exponentials(float* scores, int begin, int end, float softcap, f
   FloatVec highest = none;
   for (int v = first; v <= last; ++v) {
     FloatVec s = hn::LoadU(d, scores + v * kLanes);
-    if (softcap != 0.0f) s = hn::Mul(cap, hn::Tanh(d, s));
     if (v == first || v == last) {
       const FloatVec key = hn::Iota(d, static_cast<float>(v * kLanes));
       const auto visible = hn::And(hn::Ge(key, hn::Set(d, static_cast<float>(begin))),
                                    hn::Lt(key, hn::Set(d, static_cast<float>(end))));
+      s = hn::IfThenElseZero(visible, s);  // what is masked may be NaN, on which tanh is undefined
+      if (softcap != 0.0f) s = hn::Mul(cap, hn::Tanh(d, s));
       s = hn::IfThenElse(visible, s, none);
+    } else if (softcap != 0.0f) {
+      s = hn::Mul(cap, hn::Tanh(d, s));
     }
     highest = hn::Max(highest, s);
     hn::StoreU(s, d, scores + v * kLanes);
