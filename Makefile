@@ -4,6 +4,7 @@
 #   make build    the program, at build/weir
 #   make bench    the attention kernels, and weir beside llama.cpp on a synthetic Gemma 3 1B
 BUILD ?= build
+SOURCES = $(foreach d,src include bench fuzz tests,'$(d)/*.h' '$(d)/*.cpp')
 
 .PHONY: run test build setup format format-check tidy bench clean distclean
 .DEFAULT_GOAL := build
@@ -25,11 +26,11 @@ test: setup
 
 format:
 	@scripts/install-packages.sh clang-format-16
-	@git ls-files '*.h' '*.cpp' | xargs clang-format-16 -i
+	@git ls-files $(SOURCES) | xargs clang-format-16 -i
 
 format-check:
 	@scripts/install-packages.sh clang-format-16
-	@git ls-files '*.h' '*.cpp' | xargs clang-format-16 --dry-run --Werror
+	@git ls-files $(SOURCES) | xargs clang-format-16 --dry-run --Werror
 
 tidy: build
 	@scripts/install-packages.sh clang-tidy-16

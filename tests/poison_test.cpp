@@ -80,8 +80,8 @@ class PoisoningDevice : public KvDevice {
 
 // The logits of the last row of every step.
 std::vector<float> run(KvDevice& device, KvType type, int64_t step_tokens) {
-  auto evaluator = *Evaluator::create(tiny_model(), device, KvFormat::uniform(type, 16),
-                                      {64 * kMiB}, 1);
+  auto evaluator =
+      *Evaluator::create(tiny_model(), device, KvFormat::uniform(type, 16), {64 * kMiB}, 1);
   const std::vector<Token> tokens = tiny_tokens([] {
     std::string text;
     for (int i = 0; i < 260; ++i) text += i % 3 ? "the old king " : "went into the forest. ";

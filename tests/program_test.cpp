@@ -55,7 +55,8 @@ TEST(Cli, RunTellsWhatItsKvCost) {
   EXPECT_EQ(json["tokens"].size(), 8u);
   const auto& kv = json["kv"];
   EXPECT_EQ(kv["resident_bytes"], kv["planned_bytes"]);
-  EXPECT_EQ(kv["resident_bytes"], kv["global_bytes"].get<int64_t>() + kv["local_bytes"].get<int64_t>());
+  EXPECT_EQ(kv["resident_bytes"],
+            kv["global_bytes"].get<int64_t>() + kv["local_bytes"].get<int64_t>());
   EXPECT_LE(kv["resident_bytes"], kv["peak_bytes"]);
   EXPECT_LE(kv["peak_bytes"], kv["budget_bytes"]);
   EXPECT_GT(json["timings"]["decode_tps"], 0);
@@ -89,17 +90,20 @@ TEST(Cli, PerplexityIsLlamaCpps) {
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     std::ofstream(sample, std::ios::binary) << text;
   }
-  const auto json = json_of("perplexity -m " + kTiny + " -f " + sample + " -c 512 --peer --json -t 1");
+  const auto json =
+      json_of("perplexity -m " + kTiny + " -f " + sample + " -c 512 --peer --json -t 1");
   std::filesystem::remove(sample);
   EXPECT_NEAR(json["ratio"].get<double>(), 1.0, 1e-3);
 }
 
 TEST(Cli, BenchComparesPairByPair) {
-  const auto json = json_of("bench -m " + kTiny + " --depths 0,256 -p 64 -n 4 -r 2 --peer --json -t 1");
+  const auto json =
+      json_of("bench -m " + kTiny + " --depths 0,256 -p 64 -n 4 -r 2 --peer --json -t 1");
   ASSERT_EQ(json["rows"].size(), 2u);
   for (const auto& row : json["rows"]) {
-    for (const char* field : {"prefill_tps", "decode_tps", "kv_bytes", "peer_prefill_tps",
-                              "peer_decode_tps", "peer_kv_bytes", "prefill_ratio", "decode_ratio"}) {
+    for (const char* field :
+         {"prefill_tps", "decode_tps", "kv_bytes", "peer_prefill_tps", "peer_decode_tps",
+          "peer_kv_bytes", "prefill_ratio", "decode_ratio"}) {
       EXPECT_GT(row[field], 0) << field;
     }
   }
@@ -112,9 +116,9 @@ TEST(Cli, ChatFromAPipe) {
   const Outcome outcome = weir("chat -m " + kTiny + " --temp 0 -n 40 -t 1 < " + script);
   std::filesystem::remove(script);
   EXPECT_EQ(outcome.exit_code, 0);
-  for (const char* part : {"Matilda", "KV memory after", "global", "local", "uniform",
-                           "(the last turn is taken back)", "(now on branch 0)",
-                           "(branches are 0 to 1)"}) {
+  for (const char* part :
+       {"Matilda", "KV memory after", "global", "local", "uniform", "(the last turn is taken back)",
+        "(now on branch 0)", "(branches are 0 to 1)"}) {
     EXPECT_NE(outcome.output.find(part), std::string::npos) << part << " in\n" << outcome.output;
   }
 }
@@ -129,7 +133,8 @@ TEST(Cli, BadInputIsOneLineThatSaysWhatToDo) {
   expect_refused("run -m " + kTiny + " -p x --kv-budget 1KiB", "1 KiB");
   expect_refused("run -m " + kTiny + " -p x --top-p 7", "top-p");
   expect_refused("run -m " + kTiny + " -f " + kText + " -c 128", "128");
-  expect_refused("run -m " + kTiny + " -f " + kText + " -c 100000 --kv-budget 2MiB", "largest context");
+  expect_refused("run -m " + kTiny + " -f " + kText + " -c 100000 --kv-budget 2MiB",
+                 "largest context");
   expect_refused("nonsense", "nonsense");
   expect_refused("verify -m " + kTiny + " -f /no/such/text", "/no/such/text");
   expect_refused("plan no-such-model", "no-such-model");
@@ -138,7 +143,8 @@ TEST(Cli, BadInputIsOneLineThatSaysWhatToDo) {
 TEST(Cli, CutOffModelFilesAreNamed) {
   const std::string cut = std::filesystem::temp_directory_path() / "weir-cli-cut.gguf";
   const auto size = static_cast<int64_t>(std::filesystem::file_size(kTiny));
-  for (const int64_t keep : {int64_t{0}, int64_t{3}, int64_t{64}, int64_t{5000}, size / 2, size - 1}) {
+  for (const int64_t keep :
+       {int64_t{0}, int64_t{3}, int64_t{64}, int64_t{5000}, size / 2, size - 1}) {
     std::filesystem::copy_file(kTiny, cut, std::filesystem::copy_options::overwrite_existing);
     std::filesystem::resize_file(cut, static_cast<uintmax_t>(keep));
     expect_refused("run -m " + cut + " -p x", "weir-cli-cut.gguf");

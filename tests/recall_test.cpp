@@ -95,9 +95,8 @@ TEST(Recall, ScoresWhatLlamaCppScores) {
     right += contains(reply.text, cases[i].answer);
     const PeerReply expected = peer_reply(**peer, cases[i].prompt);
     peer_right += contains(tokenizer.text(expected.tokens), cases[i].answer);
-    const auto differs =
-        std::mismatch(reply.tokens.begin(), reply.tokens.end(), expected.tokens.begin(),
-                      expected.tokens.end());
+    const auto differs = std::mismatch(reply.tokens.begin(), reply.tokens.end(),
+                                       expected.tokens.begin(), expected.tokens.end());
     if (differs.second != expected.tokens.end()) {
       EXPECT_LT(expected.gaps[static_cast<size_t>(differs.second - expected.tokens.begin())], 0.03f)
           << "case " << i << ": weir " << reply.text << ", llama.cpp "

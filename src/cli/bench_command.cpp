@@ -118,10 +118,10 @@ class Bench {
         if (!tps) return tps.error();
         c.reply_tps.push_back(*tps);
       }
-      std::fputs(fmt::format("\rdepth {}: run {} of {}   ", depth, repetition + 1,
-                             options_.repetitions)
-                     .c_str(),
-                 stderr);
+      std::fputs(
+          fmt::format("\rdepth {}: run {} of {}   ", depth, repetition + 1, options_.repetitions)
+              .c_str(),
+          stderr);
     }
     std::fputs("\r\033[K", stderr);
     add_row(depth);
@@ -134,8 +134,9 @@ class Bench {
                           {"prefill_tps", median(weir.prompt_tps)},
                           {"decode_tps", median(weir.reply_tps)},
                           {"kv_bytes", weir.kv_bytes().v}};
-    std::string line = fmt::format("{:>7}  {:>8.1f} {:>8.2f} {:>10}", depth, median(weir.prompt_tps),
-                                   median(weir.reply_tps), format_bytes(weir.kv_bytes()));
+    std::string line =
+        fmt::format("{:>7}  {:>8.1f} {:>8.2f} {:>10}", depth, median(weir.prompt_tps),
+                    median(weir.reply_tps), format_bytes(weir.kv_bytes()));
     if (contestants_.size() > 1) {
       const Contestant& peer = contestants_[1];
       const double prompt_ratio = median_ratio(weir.prompt_tps, peer.prompt_tps);
@@ -159,10 +160,12 @@ class Bench {
 
   void print_head() const {
     const bool peer = contestants_.size() > 1;
-    std::puts(peer ? "  depth      weir: tokens/s and KV         llama.cpp: tokens/s and KV         ratio"
-                   : "  depth      tokens/s and KV");
-    std::puts(peer ? "             prompt    reply               prompt    reply            prompt  reply"
-                   : "             prompt    reply");
+    std::puts(
+        peer ? "  depth      weir: tokens/s and KV         llama.cpp: tokens/s and KV         ratio"
+             : "  depth      tokens/s and KV");
+    std::puts(
+        peer ? "             prompt    reply               prompt    reply            prompt  reply"
+             : "             prompt    reply");
   }
 
   const BenchOptions& options_;
@@ -209,8 +212,8 @@ int bench(BenchOptions options) {
   for (const int64_t depth : options.depths) context = std::max(context, depth) + per_depth;
 
   const std::unique_ptr<KvDevice> device = make_cpu_device();
-  Result<std::unique_ptr<Evaluator>> weir = Evaluator::create(
-      **model, *device, engine->kv, engine->kv_budget, engine->n_threads);
+  Result<std::unique_ptr<Evaluator>> weir =
+      Evaluator::create(**model, *device, engine->kv, engine->kv_budget, engine->n_threads);
   if (!weir) return report(weir.error());
   std::vector<Contestant> contestants{weir_contestant(**weir)};
 

@@ -105,7 +105,8 @@ void SamplingFlags::add_to(CLI::App& app) {
   app.add_option("--temp", params.temperature, "Temperature (0: always the likeliest token)");
   app.add_option("--top-k", params.top_k, "Keep the k likeliest tokens (0: all)");
   app.add_option("--top-p", params.top_p, "Keep the likeliest tokens of this total probability");
-  app.add_option("--min-p", params.min_p, "Drop tokens less likely than this share of the likeliest");
+  app.add_option("--min-p", params.min_p,
+                 "Drop tokens less likely than this share of the likeliest");
   app.add_option("--repeat-last-n", params.repeat_last_n, "Tokens that penalties look back on");
   app.add_option("--repeat-penalty", params.repeat_penalty, "Divides logits of recent tokens");
   app.add_option("--frequency-penalty", params.frequency_penalty, "Lowers logits by count");

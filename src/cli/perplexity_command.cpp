@@ -85,20 +85,21 @@ int perplexity(PerplexityOptions options) {
   Result<EngineOptions> engine = options.engine.engine_options(model);
   if (!engine) return report(engine.error());
 
-  const auto window = static_cast<size_t>(options.engine.context > 0 ? options.engine.context : 512);
+  const auto window =
+      static_cast<size_t>(options.engine.context > 0 ? options.engine.context : 512);
   Result<std::vector<Token>> tokens = Tokenizer(model.vocab()).tokenize(*text, true, false);
   if (!tokens) return report(tokens.error());
   if (tokens->size() < window || window < 4) {
-    return report(Status(Code::invalid_input,
-                         fmt::format("the text has {} tokens; a window of {} needs at least as many "
-                                     "(and 4): give a longer text or a smaller -c",
-                                     tokens->size(), window)));
+    return report(
+        Status(Code::invalid_input,
+               fmt::format("the text has {} tokens; a window of {} needs at least as many "
+                           "(and 4): give a longer text or a smaller -c",
+                           tokens->size(), window)));
   }
   const auto n_vocab = static_cast<size_t>(model.n_vocab());
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   Result<std::unique_ptr<Evaluator>> weir =
-      Evaluator::create(model, *device, engine->kv, engine->kv_budget,
-                        engine->n_threads);
+      Evaluator::create(model, *device, engine->kv, engine->kv_budget, engine->n_threads);
   if (!weir) return report(weir.error());
 
   std::unique_ptr<LlamaPeer> peer;
@@ -124,32 +125,36 @@ int perplexity(PerplexityOptions options) {
                             tokens->begin() + static_cast<int64_t>((i + 1) * window));
     if (adds_bos) part[0] = llama_vocab_bos(model.vocab());
     (*weir)->clear();
-    Status s = read_window(part, engine->step_tokens, n_vocab,
-                           [&](auto step, auto rows) { return (*weir)->append(step, rows); }, ours);
+    Status s = read_window(
+        part, engine->step_tokens, n_vocab,
+        [&](auto step, auto rows) { return (*weir)->append(step, rows); }, ours);
     if (s.ok() && peer) {
       peer->clear();
-      s = read_window(part, engine->step_tokens, n_vocab,
-                      [&](std::span<const Token> step, std::span<const int32_t> rows)
-                          -> Result<std::span<const float>> {
-                        peer_logits.resize(rows.size() * n_vocab);
-                        if (Status e = peer->evaluate(step, rows, peer_logits); !e.ok()) return e;
-                        return std::span<const float>(peer_logits);
-                      },
-                      theirs);
+      s = read_window(
+          part, engine->step_tokens, n_vocab,
+          [&](std::span<const Token> step,
+              std::span<const int32_t> rows) -> Result<std::span<const float>> {
+            peer_logits.resize(rows.size() * n_vocab);
+            if (Status e = peer->evaluate(step, rows, peer_logits); !e.ok()) return e;
+            return std::span<const float>(peer_logits);
+          },
+          theirs);
     }
     if (!s.ok()) return report(s);
     if (isatty(STDERR_FILENO)) {
-      std::fputs(fmt::format("\r{}/{} windows, perplexity {:.4f} ", i + 1, windows,
-                             ours.perplexity())
-                     .c_str(),
-                 stderr);
+      std::fputs(
+          fmt::format("\r{}/{} windows, perplexity {:.4f} ", i + 1, windows, ours.perplexity())
+              .c_str(),
+          stderr);
     }
   }
   if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
 
   if (options.as_json) {
-    nlohmann::json json = {{"perplexity", ours.perplexity()}, {"error", ours.error()},
-                           {"tokens", ours.count},            {"context", window},
+    nlohmann::json json = {{"perplexity", ours.perplexity()},
+                           {"error", ours.error()},
+                           {"tokens", ours.count},
+                           {"context", window},
                            {"kv_type_k", kv_type_name(engine->kv.global_k)},
                            {"kv_type_v", kv_type_name(engine->kv.global_v)}};
     if (peer) {

@@ -52,8 +52,7 @@ void print_summary(const Reply& reply, const KvForecast& plan, Bytes peak) {
                          finish_reason_name(reply.reason), reply.usage.prompt_tokens,
                          reply.usage.completion_tokens, reply.timings.prefill_tps(),
                          reply.timings.decode_tps(), format_bytes(reply.kv.resident()),
-                         format_bytes(plan.planned), format_bytes(peak),
-                         format_bytes(plan.uniform))
+                         format_bytes(plan.planned), format_bytes(peak), format_bytes(plan.uniform))
                  .c_str(),
              stderr);
 }

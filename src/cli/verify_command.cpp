@@ -89,8 +89,7 @@ Result<std::vector<Token>> tokens_to_verify(const VerifyOptions& options, const 
   if (!options.file.empty()) {
     Result<std::string> text = read_text_file(options.file);
     if (!text) return text.error();
-    Result<std::vector<Token>> tokens =
-        Tokenizer(model.vocab()).tokenize(*text, true, false);
+    Result<std::vector<Token>> tokens = Tokenizer(model.vocab()).tokenize(*text, true, false);
     if (!tokens) return tokens.error();
     if (tokens->empty()) return Status(Code::invalid_input, "'" + options.file + "' has no text");
     tokens->resize(std::min(tokens->size(), n));
@@ -104,8 +103,8 @@ Result<std::vector<Token>> tokens_to_verify(const VerifyOptions& options, const 
   return tokens;
 }
 
-Status compare(std::span<const Token> tokens, int64_t step_tokens, Evaluator& weir,
-               LlamaPeer& peer, LlamaPeer* second, Verdict& verdict) {
+Status compare(std::span<const Token> tokens, int64_t step_tokens, Evaluator& weir, LlamaPeer& peer,
+               LlamaPeer* second, Verdict& verdict) {
   const auto n_vocab = static_cast<size_t>(peer.n_vocab());
   std::vector<float> expected, again;
   for (size_t at = 0; at < tokens.size();) {
@@ -148,8 +147,8 @@ Status compare(std::span<const Token> tokens, int64_t step_tokens, Evaluator& we
 }
 
 // What rounding alone explains. Quantized weights make llama.cpp round activations too, and a small
-// difference in a step can tip one of them: there its own noise, measured, is the yardstick, times 4
-// because two engines differ in every step and its two runs only in the cut.
+// difference in a step can tip one of them: there its own noise, measured, is the yardstick, times
+// 4 because two engines differ in every step and its two runs only in the cut.
 double error_limit(const KvFormat& format, const Difference& noise) {
   const double exact = format.global_k == KvType::f32 ? 1e-6 : 1e-5;
   return std::max(exact, 4 * noise.nmse());
@@ -183,9 +182,10 @@ void print(const VerifyOptions& options, const Verdict& v, size_t n_tokens, doub
                         n_tokens, d.rows, d.nmse(), limit, d.max_abs, 100 * d.agreement())
                 .c_str());
   if (v.peer_and_peer.rows > 0) {
-    std::puts(fmt::format("  llama.cpp against itself with half the step: error {:.3g}, largest {:.3g}",
-                          v.peer_and_peer.nmse(), noise)
-                  .c_str());
+    std::puts(
+        fmt::format("  llama.cpp against itself with half the step: error {:.3g}, largest {:.3g}",
+                    v.peer_and_peer.nmse(), noise)
+            .c_str());
     std::puts(fmt::format("  likeliest token differs beyond that noise: {}", beyond).c_str());
   }
   std::puts(fmt::format("  KV memory: weir {}, llama.cpp {}\n{}", format_bytes(v.kv_bytes),
@@ -204,8 +204,8 @@ int verify(const VerifyOptions& options) {
 
   const auto n = static_cast<int64_t>(tokens->size());
   const std::unique_ptr<KvDevice> device = make_cpu_device();
-  Result<std::unique_ptr<Evaluator>> weir = Evaluator::create(
-      **model, *device, engine->kv, engine->kv_budget, engine->n_threads);
+  Result<std::unique_ptr<Evaluator>> weir =
+      Evaluator::create(**model, *device, engine->kv, engine->kv_budget, engine->n_threads);
   if (!weir) return report(weir.error());
 
   PeerOptions peer_options;
@@ -234,9 +234,8 @@ int verify(const VerifyOptions& options) {
   }
   verdict.kv_bytes = (*weir)->cache().usage().resident();
   verdict.peer_kv_bytes = (*peer)->kv_bytes();
-  const double limit = options.max_nmse > 0
-                           ? options.max_nmse
-                           : error_limit(engine->kv, verdict.peer_and_peer);
+  const double limit =
+      options.max_nmse > 0 ? options.max_nmse : error_limit(engine->kv, verdict.peer_and_peer);
   const bool is_good = verdict.weir_and_peer.nmse() <= limit;
   print(options, verdict, tokens->size(), limit, is_good);
   return is_good ? kDone : kWorkFailed;

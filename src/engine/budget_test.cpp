@@ -92,7 +92,8 @@ TEST(EngineBudget, PromptThatCannotFitIsRefusedWithTheNumbers) {
   EXPECT_EQ(core->budget().used().v, 0);
 }
 
-// Field case 17: the reply ends with its own reason, everything before it intact; the engine goes on.
+// Field case 17: the reply ends with its own reason, everything before it intact; the engine goes
+// on.
 TEST(EngineBudget, ReplyThatRunsOutOfBudgetEndsWithItsOwnReason) {
   EngineOptions options = tiny_options();
   options.kv_budget = {2 * kMiB};
@@ -124,7 +125,8 @@ TEST(EngineBudget, YoungerRequestsGiveWayAndFinishLater) {
     requests.push_back(request);
   }
   std::vector<std::vector<Token>> alone;
-  for (const Request& request : requests) alone.push_back(reply_to(*make_tiny_core(), request).tokens);
+  for (const Request& request : requests)
+    alone.push_back(reply_to(*make_tiny_core(), request).tokens);
 
   const auto core = make_tiny_core(options);
   std::vector<Reply> replies(requests.size());

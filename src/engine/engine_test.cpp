@@ -107,8 +107,7 @@ TEST(Engine, NeighboursDoNotChangeAReply) {
   std::vector<Request> requests;
   const std::vector<Token> text = tiny_tokens(long_text(400));
   for (const int64_t n : {int64_t{1}, w - 1, w, w + 1, 5 * w, int64_t{3}, int64_t{50}}) {
-    Request request =
-        greedy(std::vector<Token>(text.begin(), text.begin() + n), 24);
+    Request request = greedy(std::vector<Token>(text.begin(), text.begin() + n), 24);
     request.ignore_end = true;
     requests.push_back(request);
   }

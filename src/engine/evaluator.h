@@ -26,9 +26,9 @@ class Evaluator {
   // (nothing changed), internal.
   Result<std::span<const float>> append(std::span<const Token> tokens,
                                         std::span<const int32_t> output_rows);
-  // The same in steps of at most `step_tokens`; `on_rows` gets the logits of each step's wanted rows:
-  // index of the first row in `tokens`, and the rows. With `all_rows` every row is wanted, else only
-  // the very last.
+  // The same in steps of at most `step_tokens`; `on_rows` gets the logits of each step's wanted
+  // rows: index of the first row in `tokens`, and the rows. With `all_rows` every row is wanted,
+  // else only the very last.
   Status read(std::span<const Token> tokens, int64_t step_tokens, bool all_rows,
               const std::function<void(int64_t first, std::span<const float> rows)>& on_rows);
 

@@ -153,7 +153,8 @@ TEST(HfConfig, WhatIsWrongIsNamedInOneLine) {
   EXPECT_THAT(error_of("{}"), HasSubstr("num_hidden_layers"));
   EXPECT_THAT(error_of("{\"a\":" + std::string(100000, '[')), HasSubstr("nested"));
   EXPECT_THAT(error_of(R"({"num_hidden_layers": "many\nlines"})"), HasSubstr("\"many\\nlines\""));
-  EXPECT_THAT(error_of(R"({"num_hidden_layers": 99999999999999999999})"), HasSubstr("instead of an integer"));
+  EXPECT_THAT(error_of(R"({"num_hidden_layers": 99999999999999999999})"),
+              HasSubstr("instead of an integer"));
   EXPECT_THAT(error_of(R"({"num_hidden_layers": 1.5})"), HasSubstr("1.5 instead of an integer"));
   EXPECT_THAT(error_of(R"({"num_hidden_layers": 2})"), HasSubstr("num_attention_heads"));
   EXPECT_THAT(error_of(small("new", R"("layer_types": ["full_attention"])")), HasSubstr("1 of 4"));

@@ -40,7 +40,8 @@ void grow_and_compare(const KvGeometry& geometry, KvType type, int64_t ubatch) {
   const SeqId seq = cache->create_sequence();
 
   int64_t window = 0;
-  for (const KvGroup& group : planner.layout().groups) window = std::max(window, group.retention.window);
+  for (const KvGroup& group : planner.layout().groups)
+    window = std::max(window, group.retention.window);
   const int64_t prompt = 2 * window + 3 * ubatch + 37;
   for (int64_t n = 0; n < prompt + 2 * format.block_tokens;) {
     const int64_t c = n < prompt ? std::min(ubatch, prompt - n) : 1;
