@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -11,6 +10,7 @@
 #include "cli/options.h"
 #include "engine/evaluator.h"
 #include "oracle/llama_peer.h"
+#include "oracle/logit_difference.h"
 
 namespace weir {
 namespace {
@@ -28,45 +28,6 @@ struct VerifyOptions {
   bool as_json = false;
 };
 
-// How far two sets of logits for the same tokens are apart.
-struct Difference {
-  double max_abs = 0;
-  double squared_error = 0, squared_value = 0;
-  int64_t rows = 0, same_argmax = 0;
-  // Rows whose argmax differs, with the reference's gap between that row's two best logits.
-  std::vector<double> gaps_where_argmax_differs;
-
-  double nmse() const { return squared_value > 0 ? squared_error / squared_value : 0; }
-  double agreement() const {
-    return rows > 0 ? static_cast<double>(same_argmax) / static_cast<double>(rows) : 1;
-  }
-  int64_t differing_beyond(double noise) const {
-    return std::count_if(gaps_where_argmax_differs.begin(), gaps_where_argmax_differs.end(),
-                         [&](double gap) { return gap > noise; });
-  }
-  void add(std::span<const float> reference, std::span<const float> other);
-};
-
-void Difference::add(std::span<const float> reference, std::span<const float> other) {
-  size_t best = 0, best_other = 0;
-  for (size_t i = 0; i < reference.size(); ++i) {
-    const double error = static_cast<double>(other[i]) - static_cast<double>(reference[i]);
-    // Written so that a NaN is an infinite difference, not none.
-    max_abs = std::abs(error) <= max_abs ? max_abs : std::isnan(error) ? HUGE_VAL : std::abs(error);
-    squared_error += std::isnan(error) ? HUGE_VAL : error * error;
-    squared_value += static_cast<double>(reference[i]) * static_cast<double>(reference[i]);
-    if (reference[i] > reference[best]) best = i;
-    if (other[i] > other[best_other]) best_other = i;
-  }
-  ++rows;
-  if (best == best_other) {
-    ++same_argmax;
-  } else {
-    gaps_where_argmax_differs.push_back(static_cast<double>(reference[best]) -
-                                        static_cast<double>(reference[best_other]));
-  }
-}
-
 // Rows of a step whose logits are compared: all that fit the memory, evenly spread, the last among
 // them.
 std::vector<int32_t> rows_to_compare(int64_t step_tokens, int64_t n_vocab) {
@@ -79,8 +40,9 @@ std::vector<int32_t> rows_to_compare(int64_t step_tokens, int64_t n_vocab) {
 }
 
 struct Verdict {
-  Difference weir_and_peer;
-  Difference peer_and_peer;  // llama.cpp with another step size: the noise that is always there
+  LogitDifference weir_and_peer;
+  LogitDifference
+      peer_and_peer;  // llama.cpp with another step size: the noise that is always there
   Bytes kv_bytes, peer_kv_bytes;
 };
 
@@ -149,14 +111,14 @@ Status compare(std::span<const Token> tokens, int64_t step_tokens, Evaluator& we
 // What rounding alone explains. Quantized weights make llama.cpp round activations too, and a small
 // difference in a step can tip one of them: there its own noise, measured, is the yardstick, times
 // 4 because two engines differ in every step and its two runs only in the cut.
-double error_limit(const KvFormat& format, const Difference& noise) {
+double error_limit(const KvFormat& format, const LogitDifference& noise) {
   const double exact = format.global_k == KvType::f32 ? 1e-6 : 1e-5;
   return std::max(exact, 4 * noise.nmse());
 }
 
 void print(const VerifyOptions& options, const Verdict& v, size_t n_tokens, double limit,
            bool is_good) {
-  const Difference& d = v.weir_and_peer;
+  const LogitDifference& d = v.weir_and_peer;
   const double noise = v.peer_and_peer.max_abs;
   const int64_t beyond = d.differing_beyond(noise);
   if (options.as_json) {
