@@ -133,7 +133,8 @@ class Logits : public testing::Test {
     std::printf("\n");
     EXPECT_LE(d.nmse, allowed(c.limit, own.nmse));
     EXPECT_LE(d.worst_nmse, allowed(10 * c.limit, own.worst_nmse));
-    EXPECT_LE(d.margin, 2 * d.noise);
+    // A choice may differ only where the peer's two best logits are closer than the noise.
+    EXPECT_LE(d.margin, d.noise + own.noise);
   }
 
   // llama.cpp's flash attention is a rounding of its own, larger than the limit on some models:

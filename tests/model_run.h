@@ -89,7 +89,7 @@ inline std::vector<int32_t> random_tokens(size_t n, int64_t n_vocab, uint32_t se
 struct LogitsDifference {
   double nmse = 0;         // squared difference over the peer's variance, all rows together
   double worst_nmse = 0;   // of one row
-  double noise = 0;        // largest absolute difference of one logit
+  double noise = 0;        // six times the root mean square difference of a logit
   int argmax_differs = 0;  // rows
   double margin = 0;       // largest gap, in the peer's logits, between its choice and ours
 };
@@ -111,7 +111,6 @@ inline LogitsDifference compare(std::span<const float> ours, std::span<const flo
       const double e = static_cast<double>(a[i]) - b[i];
       error += e * e;
       power += (b[i] - mean) * (b[i] - mean);
-      d.noise = std::max(d.noise, std::abs(e));
       if (a[i] > a[best_a]) best_a = i;
       if (b[i] > b[best_b]) best_b = i;
     }
@@ -124,6 +123,7 @@ inline LogitsDifference compare(std::span<const float> ours, std::span<const flo
       d.margin = std::max(d.margin, static_cast<double>(b[best_b]) - b[best_a]);
     }
   }
+  d.noise = 6 * std::sqrt(all_error / static_cast<double>(n_rows * width));
   d.nmse = std::isfinite(all_error) && all_power > 0 ? all_error / all_power : INFINITY;
   return d;
 }

@@ -16,6 +16,8 @@
 namespace weir {
 namespace {
 
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a depth or a run
+
 struct BenchOptions {
   EngineFlags engine;
   std::vector<int64_t> depths{0, 4096};
@@ -28,7 +30,6 @@ struct BenchOptions {
 
 // An engine under test: reads tokens at the end of what it has read so far.
 struct Contestant {
-  std::string name;
   std::function<Status(std::span<const Token>)> read;  // one step; logits of the last token
   std::function<Bytes()> kv_bytes;
   std::function<void()> clear;
@@ -56,7 +57,9 @@ class Bench {
   Status run() {
     // Touch every page and wake the threads before anything is timed.
     for (Contestant& c : contestants_) {
-      if (Status s = c.read(random_tokens(options_.prompt_tokens)); !s.ok()) return s;
+      const std::vector<Token> step =
+          random_tokens(std::min(options_.prompt_tokens, options_.engine.step_tokens));
+      if (Status s = c.read(step); !s.ok()) return s;
       c.clear();
     }
     int64_t depth = 0;
@@ -177,7 +180,6 @@ class Bench {
 
 Contestant weir_contestant(Evaluator& weir) {
   Contestant c;
-  c.name = "weir";
   c.read = [&weir](std::span<const Token> tokens) {
     const int32_t last = static_cast<int32_t>(tokens.size()) - 1;
     return weir.append(tokens, {&last, 1}).status();
@@ -189,7 +191,6 @@ Contestant weir_contestant(Evaluator& weir) {
 
 Contestant peer_contestant(LlamaPeer& peer, std::vector<float>& logits) {
   Contestant c;
-  c.name = "llama.cpp";
   c.read = [&peer, &logits](std::span<const Token> tokens) {
     const int32_t last = static_cast<int32_t>(tokens.size()) - 1;
     return peer.evaluate(tokens, {&last, 1}, logits);
@@ -221,15 +222,8 @@ int bench(BenchOptions options) {
   std::vector<float> peer_logits(static_cast<size_t>((*model)->n_vocab()));
   if (options.with_peer) {
     // Its best settings for a CPU: flash attention, repacked weights, the same threads and types.
-    PeerOptions peer_options;
-    peer_options.n_threads = engine->n_threads;
-    peer_options.context = context;
-    peer_options.step_tokens = engine->step_tokens;
-    peer_options.max_outputs = 1;
-    peer_options.kv_type_k = kv_type_name(engine->kv.global_k);
-    peer_options.kv_type_v = kv_type_name(engine->kv.global_v);
     Result<std::unique_ptr<LlamaPeer>> opened =
-        LlamaPeer::load(options.engine.model_path, peer_options);
+        LlamaPeer::load(options.engine.model_path, peer_options(*engine, context, 1));
     if (!opened) return report(opened.error());
     peer = std::move(*opened);
     contestants.push_back(peer_contestant(*peer, peer_logits));
@@ -259,11 +253,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   options->engine.add_to(*command);
   command->add_option("--depths,-d", options->depths, "Tokens already read, e.g. 0,4096,16384")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMostTokens));
   command->add_option("-p,--n-prompt", options->prompt_tokens, "Prompt tokens of a run")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMostTokens));
   command->add_option("-n,--n-gen", options->reply_tokens, "Reply tokens of a run")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMostTokens));
   command->add_option("-r,--repetitions", options->repetitions, "Runs at each depth")
       ->check(CLI::Range(1, 1000));
   command->add_flag("--peer", options->with_peer, "Also llama.cpp, in turn, and the ratios");

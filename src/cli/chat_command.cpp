@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -146,6 +147,8 @@ int chat(const ChatOptions& options) {
 
   const bool is_terminal = isatty(STDIN_FILENO) != 0;
   if (is_terminal) {
+    // The line editor drops what is not a character of the locale.
+    if (!std::setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     std::fputs(fmt::format("{}; type a message, or /help\n", loaded->model->description()).c_str(),
                stdout);
   }
@@ -164,7 +167,8 @@ void add_chat_command(CLI::App& app, int& exit_code) {
   options->engine.add_to(*command);
   options->sampling.add_to(*command);
   command->add_option("--system", options->system_prompt, "System message");
-  command->add_option("-n,--predict", options->max_new, "Most tokens of a reply (-1: no limit)");
+  command->add_option("-n,--predict", options->max_new, "Most tokens of a reply (-1: no limit)")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40));
   command->callback([options, &exit_code] { exit_code = chat(*options); });
 }
 

@@ -54,24 +54,28 @@ bool ChatSession::undo() {
 
 Result<Reply> ChatSession::say(const std::string& text,
                                const std::function<void(std::string_view)>& on_text) {
+  std::vector<ChatMessage> before = current().messages;
   current().messages.push_back({"user", text});
-  return reply(on_text);
+  return reply(std::move(before), on_text);
 }
 
 Result<Reply> ChatSession::regenerate(const std::function<void(std::string_view)>& on_text) {
+  std::vector<ChatMessage> before = current().messages;
   auto& messages = current().messages;
   while (!messages.empty() && messages.back().role == "assistant") messages.pop_back();
   if (messages.empty() || messages.back().role != "user") {
+    messages = std::move(before);
     return Status(Code::invalid_input, "there is no message to answer again");
   }
   ++sampling_.seed;
-  return reply(on_text);
+  return reply(std::move(before), on_text);
 }
 
-Result<Reply> ChatSession::reply(const std::function<void(std::string_view)>& on_text) {
+Result<Reply> ChatSession::reply(std::vector<ChatMessage> before,
+                                 const std::function<void(std::string_view)>& on_text) {
   auto& messages = current().messages;
   const auto give_up = [&](Status status) {
-    messages.pop_back();
+    messages = std::move(before);
     return status;
   };
   const Result<std::string> prompt = template_.render(messages, true);

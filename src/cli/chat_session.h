@@ -41,7 +41,9 @@ class ChatSession {
   ChatSession(LoadedEngine& loaded, ChatTemplate chat_template)
       : loaded_(&loaded), template_(std::move(chat_template)) {}
   Branch& current() { return branches_[static_cast<size_t>(branch_)]; }
-  Result<Reply> reply(const std::function<void(std::string_view)>& on_text);
+  // Answers the messages as they stand now; `before` is what to go back to on failure.
+  Result<Reply> reply(std::vector<ChatMessage> before,
+                      const std::function<void(std::string_view)>& on_text);
 
   LoadedEngine* loaded_;
   ChatTemplate template_;

@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 
 #include <algorithm>
+#include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -74,6 +75,10 @@ int run_weir(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     std::cerr << "weir: " << first_line(e.what()) << "; 'weir --help' lists commands and options\n";
     return kBadInput;
+  } catch (const std::exception& e) {
+    // Memory that the system refuses, mostly: nothing below throws on purpose.
+    std::cerr << "weir: gave up: " << first_line(e.what()) << '\n';
+    return kWorkFailed;
   }
   return exit_code;
 }

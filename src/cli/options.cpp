@@ -3,29 +3,43 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
 
 #include "cli/commands.h"
+#include "geometry/geometry_draft.h"
 #include "plan/kv_plan.h"
 
 namespace weir {
 namespace {
 
-// Half of what the system says is free: the weights, other programs and the page cache keep theirs.
-Bytes default_budget() {
-  std::ifstream info("/proc/meminfo");
-  std::string line;
-  while (std::getline(info, line)) {
-    if (line.rfind("MemAvailable:", 0) != 0) continue;
-    return {std::stoll(line.substr(13)) * kKiB / 2};
+constexpr int kMaxThreads = 512;  // ggml's limit
+
+std::optional<int64_t> first_number(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key, 0) != 0) continue;
+    int64_t number = 0;
+    if (std::istringstream(line.substr(key.size())) >> number) return number;
   }
-  return {kGiB};
+  return std::nullopt;
+}
+
+// Half of the memory that is free: the weights, other programs and the page cache keep theirs. In a
+// container the limit of its control group counts, too.
+Bytes default_budget() {
+  int64_t free = first_number("/proc/meminfo", "MemAvailable:").value_or(2 * kMiB) * kKiB;
+  if (const auto limit = first_number("/sys/fs/cgroup/memory.max", "")) {
+    free = std::min(free, *limit - first_number("/sys/fs/cgroup/memory.current", "").value_or(0));
+  }
+  return {std::max<int64_t>(free / 2, kMiB)};
 }
 
 }  // namespace
@@ -53,10 +67,11 @@ Result<KvFormat> KvTypeOptions::format(const KvGeometry& geometry) const {
 void EngineFlags::add_to(CLI::App& app) {
   app.add_option("-m,--model", model_path, "Model file (GGUF)")->required();
   app.add_option("-c,--ctx-size", context, "Most tokens of a conversation (0: the model's limit)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMaxTokens));
   app.add_option("--ub,--ubatch-size", step_tokens, "Most tokens computed in one step (-ub)")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
-  app.add_option("-t,--threads", n_threads, "Threads (0: one a core)")->check(CLI::Range(0, 1024));
+  app.add_option("-t,--threads", n_threads, "Threads (0: one a core)")
+      ->check(CLI::Range(0, kMaxThreads));
   kv_types.add_to(app);
   app.add_option("--kv-budget", kv_budget,
                  "Hard limit of all KV memory, e.g. 512MiB (default: half of the free memory)");
@@ -67,7 +82,7 @@ void EngineFlags::add_to(CLI::App& app) {
 
 int EngineFlags::threads() const {
   if (n_threads > 0) return n_threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
 }
 
 ModelOptions EngineFlags::model_options(bool show_progress) const {
@@ -111,7 +126,8 @@ void SamplingFlags::add_to(CLI::App& app) {
   app.add_option("--repeat-penalty", params.repeat_penalty, "Divides logits of recent tokens");
   app.add_option("--frequency-penalty", params.frequency_penalty, "Lowers logits by count");
   app.add_option("--presence-penalty", params.presence_penalty, "Lowers logits of seen tokens");
-  app.add_option("-s,--seed", seed, "Random seed (-1: a random one)");
+  app.add_option("-s,--seed", seed, "Random seed (-1: a random one)")
+      ->check(CLI::Range(int64_t{-1}, int64_t{UINT32_MAX}));
   app.add_option("--grammar", params.grammar, "GBNF grammar that the reply must follow");
   app.add_option("--grammar-file", grammar_file, "File with the grammar");
 }
@@ -125,6 +141,17 @@ Result<SamplingParams> SamplingFlags::sampling() const {
     result.grammar = std::move(*text);
   }
   return result;
+}
+
+PeerOptions peer_options(const EngineOptions& engine, int64_t context, int64_t max_outputs) {
+  PeerOptions options;
+  options.n_threads = engine.n_threads;
+  options.context = context;
+  options.step_tokens = engine.step_tokens;
+  options.max_outputs = max_outputs;
+  options.kv_type_k = kv_type_name(engine.kv.global_k);
+  options.kv_type_v = kv_type_name(engine.kv.global_v);
+  return options;
 }
 
 Result<LoadedEngine> load_engine(const EngineFlags& flags, bool show_progress) {
@@ -150,10 +177,13 @@ Result<std::string> read_text_file(const std::string& path) {
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status(Code::not_found, "cannot open '" + path + "'");
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) return Status(Code::io_error, "cannot read '" + path + "'");
-  return std::move(text).str();
+  std::string text;
+  std::vector<char> buffer(1 << 16);
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount()) {
+    text.append(buffer.data(), static_cast<size_t>(file.gcount()));
+  }
+  if (file.bad()) return Status(Code::invalid_input, "cannot read '" + path + "'; is it a file?");
+  return text;
 }
 
 }  // namespace weir

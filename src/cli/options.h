@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "oracle/llama_peer.h"
 
 namespace weir {
 
@@ -46,6 +47,9 @@ struct SamplingFlags {
   void add_to(CLI::App& app);
   Result<SamplingParams> sampling() const;
 };
+
+// llama.cpp with the same threads, step size and KV types, and room for `context` tokens.
+PeerOptions peer_options(const EngineOptions& engine, int64_t context, int64_t max_outputs);
 
 // A loaded model, its device and the engine over it.
 struct LoadedEngine {

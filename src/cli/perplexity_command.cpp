@@ -105,14 +105,10 @@ int perplexity(PerplexityOptions options) {
   std::unique_ptr<LlamaPeer> peer;
   std::vector<float> peer_logits;
   if (options.with_peer) {
-    PeerOptions peer_options;
-    peer_options.n_threads = engine->n_threads;
-    peer_options.context = static_cast<int64_t>(window);
-    peer_options.step_tokens = peer_options.max_outputs = engine->step_tokens;
-    peer_options.kv_type_k = kv_type_name(engine->kv.global_k);
-    peer_options.kv_type_v = kv_type_name(engine->kv.global_v);
     Result<std::unique_ptr<LlamaPeer>> opened =
-        LlamaPeer::load(options.engine.model_path, peer_options, !options.engine.no_repack);
+        LlamaPeer::load(options.engine.model_path,
+                        peer_options(*engine, static_cast<int64_t>(window), engine->step_tokens),
+                        !options.engine.no_repack);
     if (!opened) return report(opened.error());
     peer = std::move(*opened);
   }

@@ -66,6 +66,8 @@ int run(const RunOptions& options) {
     Result<std::string> text = read_text_file(options.file);
     if (!text) return report(text.error());
     prompt = std::move(*text);
+    if (prompt.empty())
+      return report(Status(Code::invalid_input, "'" + options.file + "' is empty"));
   }
   Result<SamplingParams> sampling = options.sampling.sampling();
   if (!sampling) return report(sampling.error());

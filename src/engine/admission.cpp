@@ -37,9 +37,26 @@ Status EngineCore::check_request(Work& work) const {
                                          "; the largest context that fits is " +
                                          std::to_string(largest_context()) + " tokens");
   }
+  return {};
+}
+
+// Everything that can be wrong with a request, before it takes any memory. Again for one that had
+// to wait: its conversation may have been closed meanwhile.
+Status EngineCore::prepare(Work& work) {
   if (work.request.conversation && !conversations_->find(*work.request.conversation)) {
     return Status(Code::invalid_input, "there is no such conversation");
   }
+  if (work.sampler) return {};
+  if (Status s = check_request(work); !s.ok()) return s;
+  SamplingParams sampling = work.request.sampling;
+  if (sampling.repeat_last_n == -1) sampling.repeat_last_n = static_cast<int32_t>(max_context_);
+  Result<Sampler> sampler = Sampler::create(sampling, tokenizer_);
+  if (!sampler) return sampler.error();
+  work.sampler = std::move(*sampler);
+  for (const Token token : work.request.prompt) work.sampler->accept_prompt(token);
+  work.stream = TextStream(work.request.stop);
+  work.tokens = work.request.prompt;
+  work.reply.usage.prompt_tokens = static_cast<int64_t>(work.request.prompt.size());
   return {};
 }
 
@@ -51,40 +68,34 @@ bool EngineCore::fits_beside_running(const Work& work) const {
 }
 
 // First come, first served: who does not fit yet is not overtaken by a smaller request, or a large
-// one could wait for ever.
+// one could wait for ever. Only a request whose conversation is still replying lets others pass.
 void EngineCore::admit_waiting() {
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_running) {
-    Work& work = *waiting_.front();
-    if (work.tokens.empty()) {
-      if (Status s = check_request(work); !s.ok()) {
-        finish(work, FinishReason::failed, s);
-        continue;
-      }
-      Result<Sampler> sampler = Sampler::create(work.request.sampling, tokenizer_);
-      if (!sampler) {
-        finish(work, FinishReason::failed, sampler.error());
-        continue;
-      }
-      work.sampler = std::move(*sampler);
-      for (const Token token : work.request.prompt) work.sampler->accept_prompt(token);
-      work.stream = TextStream(work.request.stop);
-      work.tokens = work.request.prompt;
-      work.reply.usage.prompt_tokens = static_cast<int64_t>(work.request.prompt.size());
+  for (auto it = waiting_.begin();
+       it != waiting_.end() && static_cast<int64_t>(running_.size()) < options_.max_running;) {
+    const auto next = std::next(it);
+    Work& work = **it;
+    if (Status s = prepare(work); !s.ok()) {
+      finish(work, FinishReason::failed, s);
+    } else if (!is_conversation_busy(work)) {
+      if (!fits_beside_running(work)) return;
+      start(work);
+      running_.splice(running_.end(), waiting_, it);
     }
-    if (!fits_beside_running(work) || !start(work)) return;
-    running_.splice(running_.end(), waiting_, waiting_.begin());
+    it = next;
   }
 }
 
+bool EngineCore::is_conversation_busy(const Work& work) const {
+  return work.request.conversation && conversations_->find(*work.request.conversation)->is_busy;
+}
+
 // Gives the request its sequence: the conversation's, cut back to the common prefix, or a new one.
-// False if its conversation is still busy.
-bool EngineCore::start(Work& work) {
+void EngineCore::start(Work& work) {
   if (!work.request.conversation) {
     work.seq = cache_->create_sequence();
     work.committed = 0;
   } else {
     Conversation& conversation = *conversations_->find(*work.request.conversation);
-    if (conversation.is_busy) return false;
     work.committed = conversations_->rewind_to(conversation, work.tokens);
     conversations_->checkpoint(conversation);
     conversation.is_busy = true;
@@ -92,8 +103,8 @@ bool EngineCore::start(Work& work) {
     work.seq = conversation.seq;
   }
   work.has_seq = true;
-  if (work.reply.tokens.empty()) work.reply.usage.cached_tokens = work.committed;
-  return true;
+  // What a request that was sent back finds again is its own work, not reuse.
+  if (!work.has_started) work.reply.usage.cached_tokens = work.committed;
 }
 
 // Back to the front of the queue without its KV; what it has said so far is kept and read again.

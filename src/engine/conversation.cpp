@@ -28,26 +28,43 @@ Result<ConversationId> ConversationStore::fork(ConversationId id) {
     copy.has_seq = true;
     copy.tokens = from->tokens;
     cache_.set_evictable(copy.seq, true);
+    drop_lost_checkpoints(*from);
+    for (const Conversation::Checkpoint& checkpoint : from->checkpoints) {
+      // Making room for one copy may have taken another checkpoint.
+      if (!cache_.exists(checkpoint.seq)) continue;
+      Result<SeqId> kept = cache_.fork(checkpoint.seq);
+      if (!kept) break;  // no room: the copy can do without
+      cache_.set_evictable(*kept, true);
+      copy.checkpoints.push_back({checkpoint.length, *kept});
+    }
   }
   const ConversationId forked{next_id_++};
   conversations_[forked] = std::move(copy);
   return forked;
 }
 
-void ConversationStore::close(ConversationId id) {
+Status ConversationStore::close(ConversationId id) {
   Conversation* conversation = find(id);
-  if (!conversation) return;
+  if (!conversation) return Status(Code::invalid_input, "there is no such conversation");
+  if (conversation->is_busy) {
+    return Status(Code::invalid_input, "the conversation is replying; wait or cancel");
+  }
   release_all(*conversation);
   conversations_.erase(id);
+  return {};
 }
 
 void ConversationStore::release_all(Conversation& conversation) {
-  drop_lost_checkpoints(conversation);
-  for (const auto& checkpoint : conversation.checkpoints) cache_.release(checkpoint.seq);
+  for (const auto& checkpoint : conversation.checkpoints) release_if_there(checkpoint.seq);
   conversation.checkpoints.clear();
-  if (conversation.has_seq && cache_.exists(conversation.seq)) cache_.release(conversation.seq);
+  if (conversation.has_seq) release_if_there(conversation.seq);
   conversation.has_seq = false;
   conversation.tokens.clear();
+}
+
+// Sequences that may be evicted are gone when something else needed their room.
+void ConversationStore::release_if_there(SeqId seq) {
+  if (cache_.exists(seq)) cache_.release(seq);
 }
 
 void ConversationStore::drop_lost_checkpoints(Conversation& conversation) {
@@ -76,7 +93,7 @@ int64_t ConversationStore::rewind_to(Conversation& conversation, std::span<const
   }
   // Checkpoints past the common part belong to another future.
   while (!conversation.checkpoints.empty() && conversation.checkpoints.back().length > common) {
-    cache_.release(conversation.checkpoints.back().seq);
+    release_if_there(conversation.checkpoints.back().seq);
     conversation.checkpoints.pop_back();
   }
   conversation.tokens.resize(static_cast<size_t>(reused));
@@ -89,7 +106,9 @@ int64_t ConversationStore::restart_from_checkpoint(Conversation& conversation, i
   conversation.has_seq = true;
   for (auto it = conversation.checkpoints.rbegin(); it != conversation.checkpoints.rend(); ++it) {
     const int64_t length = std::min(it->length, common);
-    if (length == 0 || (it->length > common && cache_.min_rewind(it->seq) > common)) continue;
+    if (length == 0 || !cache_.exists(it->seq) ||
+        (it->length > common && cache_.min_rewind(it->seq) > common))
+      continue;
     Result<SeqId> seq = cache_.fork(it->seq);
     if (!seq) break;  // no room for a copy of the open blocks
     if (!cache_.rewind(*seq, length).ok()) {
@@ -112,6 +131,20 @@ void ConversationStore::checkpoint(Conversation& conversation) {
   if (!seq) return;  // no room: the conversation can do without
   cache_.set_evictable(*seq, true);
   conversation.checkpoints.push_back({length, *seq});
+  thin_checkpoints(conversation);
+}
+
+void ConversationStore::thin_checkpoints(Conversation& conversation) {
+  auto& points = conversation.checkpoints;
+  while (points.size() > kMaxCheckpoints) {
+    size_t least = 1;
+    const auto gap = [&](size_t i) { return points[i + 1].length - points[i - 1].length; };
+    for (size_t i = 2; i + 1 < points.size(); ++i) {
+      if (gap(i) < gap(least)) least = i;
+    }
+    release_if_there(points[least].seq);
+    points.erase(points.begin() + static_cast<std::ptrdiff_t>(least));
+  }
 }
 
 }  // namespace weir

@@ -28,13 +28,16 @@ struct Conversation {
 
 class ConversationStore {
  public:
+  static constexpr size_t kMaxCheckpoints = 8;
+
   explicit ConversationStore(KvCache& cache) : cache_(cache) {}
 
   ConversationId open();
   // A second conversation with the same tokens over the same blocks. Errors: over_budget,
   // invalid_input if unknown or busy.
   Result<ConversationId> fork(ConversationId id);
-  void close(ConversationId id);
+  // Forgets it and gives its KV back. Errors: invalid_input if unknown or busy.
+  Status close(ConversationId id);
   Conversation* find(ConversationId id);
 
   // Cuts the conversation's sequence to the longest exact prefix it shares with `prompt`, at most
@@ -43,12 +46,15 @@ class ConversationStore {
   int64_t rewind_to(Conversation& conversation, std::span<const Token> prompt);
 
   // Keeps the present state of the conversation as a checkpoint, if there is room and none at this
-  // length.
+  // length. Beyond kMaxCheckpoints the one goes whose loss leaves the smallest gap; the first and
+  // the latest stay.
   void checkpoint(Conversation& conversation);
 
  private:
   int64_t restart_from_checkpoint(Conversation& conversation, int64_t common);
+  void release_if_there(SeqId seq);
   void drop_lost_checkpoints(Conversation& conversation);
+  void thin_checkpoints(Conversation& conversation);
   void release_all(Conversation& conversation);
 
   KvCache& cache_;

@@ -33,7 +33,7 @@ TEST(Conversation, PositionsAndRowsStayRightOverManyTurns) {
     history += reply.text + "<end_of_turn>\n";
     core->cache().check_invariants();
   }
-  core->conversations().close(id);
+  EXPECT_TRUE(core->conversations().close(id).ok());
   EXPECT_EQ(core->budget().used().v, 0);
 }
 
@@ -82,10 +82,10 @@ TEST(Conversation, ForksGoTheirOwnWay) {
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.usage.cached_tokens, b.usage.cached_tokens);
   EXPECT_GE(core->budget().used(), before);
-  core->conversations().close(first);
+  EXPECT_TRUE(core->conversations().close(first).ok());
   const Reply c = reply_to(*core, in_conversation(*second, ask, 30));
   EXPECT_EQ(c.tokens, a.tokens);
-  core->conversations().close(*second);
+  EXPECT_TRUE(core->conversations().close(*second).ok());
   EXPECT_EQ(core->budget().used().v, 0);
 }
 
@@ -103,6 +103,71 @@ TEST(Conversation, EvictedConversationIsReadAgain) {
   EXPECT_EQ(again.tokens, first.tokens);
   EXPECT_EQ(again.usage.cached_tokens, 0);
   EXPECT_LE(core->budget().peak().v, 2 * kMiB);
+}
+
+// A branch can be taken back as far as the chat it came from.
+TEST(Conversation, ForkKeepsTheCheckpoints) {
+  const auto core = make_tiny_core();
+  const ConversationId id = core->conversations().open();
+  std::string history = user_turn("My name is Matilda.");
+  history += reply_to(*core, in_conversation(id, history, 30)).text + "<end_of_turn>\n";
+  Request tale = in_conversation(id, history + user_turn("Tell me a tale."), 400);
+  tale.ignore_end = true;
+  reply_to(*core, tale);
+  const ConversationId branch = *core->conversations().fork(id);
+  const Reply back = reply_to(*core, in_conversation(branch, history + user_turn("Hello!"), 5));
+  EXPECT_GT(back.usage.cached_tokens, 0);
+  EXPECT_LE(back.usage.prompt_tokens - back.usage.cached_tokens, 64);
+}
+
+// Checkpoints are bounded, the first and the latest stay, and they spread over the history.
+TEST(Conversation, CheckpointsAreThinnedByTheGapTheyLeave) {
+  const auto core = make_tiny_core();
+  const ConversationId id = core->conversations().open();
+  std::string history;
+  for (int turn = 0; turn < 40; ++turn) {
+    history += user_turn("Tell me about the king " + std::to_string(turn) + ".");
+    history += reply_to(*core, in_conversation(id, history, 8)).text + "<end_of_turn>\n";
+  }
+  const Conversation& conversation = *core->conversations().find(id);
+  const auto& points = conversation.checkpoints;
+  ASSERT_EQ(points.size(), ConversationStore::kMaxCheckpoints);
+  EXPECT_LT(points.front().length, 40);
+  EXPECT_GT(points.back().length, std::ssize(conversation.tokens) - 40);
+  int64_t widest = 0;
+  for (size_t i = 1; i < points.size(); ++i) {
+    widest = std::max(widest, points[i].length - points[i - 1].length);
+  }
+  // Even spreading would leave a seventh; two to one is what removing the smallest gap keeps to.
+  EXPECT_LE(widest, 2 * std::ssize(conversation.tokens) / 7 + 40);
+}
+
+TEST(Conversation, BusyConversationCannotBeClosedOrForked) {
+  const auto core = make_tiny_core();
+  const ConversationId id = core->conversations().open();
+  Request endless = in_conversation(id, "Once", 1000);
+  endless.ignore_end = true;
+  bool is_cancelled = false;
+  RequestEvents events;
+  events.on_finish = [&](const Reply& reply) {
+    is_cancelled = reply.reason == FinishReason::cancelled;
+  };
+  const RequestId request = core->submit(endless, std::move(events));
+  core->step();
+  EXPECT_FALSE(core->conversations().close(id).ok());
+  EXPECT_FALSE(core->conversations().fork(id).ok());
+  // A second request waits; closed meanwhile, its conversation is missed and named.
+  Reply late;
+  RequestEvents late_events;
+  late_events.on_finish = [&](const Reply& reply) { late = reply; };
+  core->submit(in_conversation(id, "Twice", 2), std::move(late_events));
+  core->step();
+  core->cancel(request);
+  while (!is_cancelled) core->step();
+  while (!core->is_idle()) core->step();
+  EXPECT_EQ(late.reason, FinishReason::length);
+  EXPECT_TRUE(core->conversations().close(id).ok());
+  EXPECT_EQ(core->budget().used().v, 0);
 }
 
 }  // namespace

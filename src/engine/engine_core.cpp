@@ -1,9 +1,14 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
-#include <numeric>
+#include <exception>
+
+#include "geometry/geometry_draft.h"
 
 namespace weir {
+
+// Of one pool. More than any machine's memory, less than a process can have.
+constexpr Bytes kMostAddressSpace{8 * 1024 * kGiB};
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
@@ -41,11 +46,15 @@ EngineCore::~EngineCore() = default;
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDevice& device,
                                                        const EngineOptions& options) {
+  if (options.step_tokens < 1 || options.step_tokens > kMaxTokens || options.max_running < 1 ||
+      options.max_context < 0 || options.max_context > kMaxTokens) {
+    return Status(Code::invalid_input, "step tokens, running requests or context out of range");
+  }
   Result<KvPlanner> planner = KvPlanner::create(model.geometry(), options.kv);
   if (!planner) return planner.error();
   std::unique_ptr<EngineCore> core(new EngineCore(model, device, options));
   KvCacheOptions cache_options;
-  cache_options.address_space = options.kv_budget;
+  cache_options.address_space = std::min(options.kv_budget, kMostAddressSpace);
   cache_options.max_context = model.geometry().max_context;
   Result<std::unique_ptr<KvCache>> cache =
       KvCache::create(planner->layout(), core->budget_, device.memory(), cache_options);
@@ -99,11 +108,14 @@ bool EngineCore::step() {
     for (const BatchItem& item : batch) finish(*item.work, FinishReason::failed, step.error());
     return true;
   }
-  if (batch.empty()) return true;
-  if (Status s = compute(batch, *step); !s.ok()) {
+  std::vector<Work*> with_output;
+  if (Status s = compute(batch, *step, with_output); !s.ok()) {
     step->abort();
     for (const BatchItem& item : batch) finish(*item.work, FinishReason::failed, s);
+    return true;
   }
+  step->commit();
+  deliver(batch, with_output);
   return true;
 }
 
@@ -167,55 +179,61 @@ bool EngineCore::shrink(Batch& batch) {
   return batch.size() < before;
 }
 
-Status EngineCore::compute(const Batch& batch, Step& step) {
-  std::vector<Token> tokens;
-  std::vector<int64_t> positions;
-  std::vector<int32_t> output_rows;
-  std::vector<Work*> with_output;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    Work& work = *batch[i].work;
-    if (!work.has_started) {
-      work.has_started = true;
-      work.started = Clock::now();
+// Leaves the logits of `with_output`, in that order, in logits_. A library that throws (no memory
+// for a step's buffers, mostly) fails the step and not the process.
+Status EngineCore::compute(const Batch& batch, const Step& step, std::vector<Work*>& with_output) {
+  try {
+    std::vector<Token> tokens;
+    std::vector<int64_t> positions;
+    std::vector<int32_t> output_rows;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      Work& work = *batch[i].work;
+      if (!work.has_started) {
+        work.has_started = true;
+        work.started = Clock::now();
+      }
+      const auto first = work.tokens.begin() + work.committed;
+      tokens.insert(tokens.end(), first, first + batch[i].n_tokens);
+      const std::vector<int64_t> at = step.positions(i);
+      positions.insert(positions.end(), at.begin(), at.end());
+      if (batch[i].n_tokens == work.pending()) {
+        output_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
+        with_output.push_back(&work);
+      }
     }
-    const auto first = work.tokens.begin() + work.committed;
-    tokens.insert(tokens.end(), first, first + batch[i].n_tokens);
-    const std::vector<int64_t> at = step.positions(i);
-    positions.insert(positions.end(), at.begin(), at.end());
-    if (batch[i].n_tokens == work.pending()) {
-      output_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
-      with_output.push_back(&work);
-    }
+    logits_.resize(output_rows.size() * static_cast<size_t>(model_.n_vocab()));
+    const StepInput input{.tokens = tokens, .positions = positions, .output_rows = output_rows};
+    return executor_.compute(input, cache_->layout(), step, logits_);
+  } catch (const std::exception& e) {
+    return Status(Code::internal, std::string("the step could not be computed: ") + e.what());
   }
+}
 
-  const size_t n_vocab = static_cast<size_t>(model_.n_vocab());
-  logits_.resize(output_rows.size() * n_vocab);
-  const StepInput input{.tokens = tokens, .positions = positions, .output_rows = output_rows};
-  if (Status s = executor_.compute(input, cache_->layout(), step, logits_); !s.ok()) return s;
-  step.commit();
-
+// The step is part of its sequences now: tells conversations and listeners, and samples.
+void EngineCore::deliver(const Batch& batch, std::span<Work* const> with_output) {
   for (const BatchItem& item : batch) {
     Work& work = *item.work;
     const auto first = work.tokens.begin() + work.committed;
     work.committed += item.n_tokens;
-    if (work.reply.tokens.empty()) work.reply.timings.prefill_tokens += item.n_tokens;
+    const auto prompt_tokens = static_cast<int64_t>(work.request.prompt.size());
     if (work.request.conversation) {
       Conversation& conversation = *conversations_->find(*work.request.conversation);
       conversation.tokens.insert(conversation.tokens.end(), first, first + item.n_tokens);
       // The state before the reply: clients often strip or regenerate what follows.
-      const bool is_prompt_end = work.committed == static_cast<int64_t>(work.request.prompt.size());
-      if (is_prompt_end) conversations_->checkpoint(conversation);
+      if (work.committed == prompt_tokens) conversations_->checkpoint(conversation);
     }
-    if (work.reply.tokens.empty() && work.events.on_prompt_progress) {
-      work.events.on_prompt_progress(
-          work.reply.timings.prefill_tokens,
-          static_cast<int64_t>(work.request.prompt.size()) - work.reply.usage.cached_tokens);
+    if (!work.reply.tokens.empty()) continue;
+    work.reply.timings.prefill_tokens += item.n_tokens;
+    if (work.events.on_prompt_progress) {
+      const int64_t cached = work.reply.usage.cached_tokens;
+      work.events.on_prompt_progress(std::max<int64_t>(0, work.committed - cached),
+                                     prompt_tokens - cached);
     }
   }
+  const auto n_vocab = static_cast<size_t>(model_.n_vocab());
   for (size_t i = 0; i < with_output.size(); ++i) {
     take_logits(*with_output[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
   }
-  return {};
 }
 
 void EngineCore::take_logits(Work& work, std::span<const float> logits) {

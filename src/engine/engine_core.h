@@ -39,8 +39,8 @@ class EngineCore {
   ~EngineCore();
 
   // Queues a request. Its events are called from step(). A request that can never run (prompt over
-  // the context limit or the budget, bad sampling parameters) finishes as failed in the next step,
-  // before any work.
+  // the context limit or the budget, bad sampling parameters) finishes as failed when its turn
+  // comes, before any work.
   RequestId submit(Request request, RequestEvents events);
   void cancel(RequestId id);
   void cancel_all();
@@ -95,14 +95,17 @@ class EngineCore {
   void admit_waiting();
   Status check_request(Work& work) const;
   bool fits_beside_running(const Work& work) const;
-  bool start(Work& work);
+  Status prepare(Work& work);
+  bool is_conversation_busy(const Work& work) const;
+  void start(Work& work);
   void preempt(Work& work);
 
   // --- one step (engine_core.cpp) ---
   Batch choose_batch();
   Result<Step> plan_within_budget(Batch& batch);
   bool shrink(Batch& batch);
-  Status compute(const Batch& batch, Step& step);
+  Status compute(const Batch& batch, const Step& step, std::vector<Work*>& with_output);
+  void deliver(const Batch& batch, std::span<Work* const> with_output);
   void finish_cancelled();
   void take_logits(Work& work, std::span<const float> logits);
   void finish(Work& work, FinishReason reason, Status error = {});

@@ -152,6 +152,58 @@ TEST(Engine, CancelledRequestGivesItsMemoryBack) {
   EXPECT_TRUE(core->is_idle());
 }
 
+// A device whose attention asks the executor to stop in the middle of a step.
+class FailingDevice : public KvDevice {
+ public:
+  KvMemory& memory() override { return cpu_device().memory(); }
+  const char* name() const override { return "failing"; }
+  void store(const StoreArgs& args, int thread, int n_threads) override {
+    cpu_device().store(args, thread, n_threads);
+  }
+  void attend(const AttendArgs& args, int thread, int n_threads) override {
+    cpu_device().attend(args, thread, n_threads);
+    if (fails_after >= 0 && fails_after-- == 0) core->executor().cancel();
+  }
+  EngineCore* core = nullptr;
+  int fails_after = -1;  // attentions; -1: never
+};
+
+// Fails a step at each of its layers: the requests in it fail, everything else is as before.
+TEST(Engine, StepThatFailsChangesNothingElse) {
+  const std::vector<Token> prompt = tiny_tokens(user_turn("Tell me a tale."));
+  const Reply expected = reply_to(*make_tiny_core(), greedy(prompt, 20));
+  for (int layer = 0; layer < 12; ++layer) {
+    FailingDevice device;
+    auto core = *EngineCore::create(tiny_model(), device, tiny_options());
+    device.core = core.get();
+    const ConversationId id = core->conversations().open();
+    Request request = greedy(prompt, 20);
+    request.conversation = id;
+    device.fails_after = layer;
+    const Reply failed = reply_to(*core, request);
+    EXPECT_EQ(failed.reason, FinishReason::failed) << layer;
+    core->cache().check_invariants();
+    EXPECT_EQ(reply_to(*core, request).tokens, expected.tokens) << layer;
+    // Once more in the middle of the reply, which starts after one step for the prompt.
+    device.fails_after = 12 * 6 + layer;
+    EXPECT_EQ(reply_to(*core, request).reason, FinishReason::failed) << layer;
+    EXPECT_EQ(reply_to(*core, request).tokens, expected.tokens) << layer;
+    EXPECT_TRUE(core->conversations().close(id).ok());
+    EXPECT_EQ(core->budget().used().v, 0);
+  }
+}
+
+TEST(Engine, PenaltiesMayLookBackOnTheWholeContext) {
+  const auto core = make_tiny_core();
+  Request request = greedy(tiny_tokens("Once upon a time"), 60);
+  const Reply plain = reply_to(*core, request);
+  request.sampling.repeat_penalty = 1.8f;
+  request.sampling.repeat_last_n = -1;
+  EXPECT_NE(reply_to(*core, request).tokens, plain.tokens);
+  request.sampling.repeat_last_n = -2;
+  EXPECT_EQ(reply_to(*core, request).reason, FinishReason::failed);
+}
+
 TEST(Engine, ThreadServesManyCallers) {
   Result<std::unique_ptr<Engine>> engine =
       Engine::create(tiny_model(), cpu_device(), tiny_options());

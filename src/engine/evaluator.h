@@ -37,7 +37,6 @@ class Evaluator {
   KvCache& cache() { return *cache_; }
   SeqId sequence() const { return seq_; }
   const Budget& budget() const { return budget_; }
-  Executor& executor() { return executor_; }
 
  private:
   Evaluator(const Model& model, KvDevice& device, Bytes budget, int n_threads);

@@ -20,7 +20,9 @@ Status check_ranges(const SamplingParams& p, const Tokenizer& tokenizer) {
   if (!(p.repeat_penalty > 0 && p.repeat_penalty < 1e6f)) return bad("repeat penalty", "over 0");
   if (!std::isfinite(p.frequency_penalty)) return bad("frequency penalty", "a finite number");
   if (!std::isfinite(p.presence_penalty)) return bad("presence penalty", "a finite number");
-  if (p.repeat_last_n < -1) return bad("repeat-last-n", "-1 (all), 0 (off) or a number of tokens");
+  if (p.repeat_last_n < 0 || p.repeat_last_n > (1 << 24)) {
+    return bad("repeat-last-n", "0 (off) or a number of tokens");
+  }
   for (const auto& [token, bias] : p.logit_bias) {
     if (token < 0 || token >= tokenizer.size())
       return bad("a logit bias's token", "in the vocabulary");

@@ -16,11 +16,11 @@ namespace weir {
 
 // How the next token is chosen. Names, defaults and order of application are llama.cpp's.
 struct SamplingParams {
-  float temperature = 0.8f;  // 0: greedy
-  int32_t top_k = 40;        // 0: off
-  float top_p = 0.95f;       // 1: off
-  float min_p = 0.05f;       // 0: off
-  int32_t repeat_last_n = 64;
+  float temperature = 0.8f;     // 0: greedy
+  int32_t top_k = 40;           // 0: off
+  float top_p = 0.95f;          // 1: off
+  float min_p = 0.05f;          // 0: off
+  int32_t repeat_last_n = 64;   // tokens that penalties look back on; -1: the whole context
   float repeat_penalty = 1.0f;  // 1: off
   float frequency_penalty = 0.0f;
   float presence_penalty = 0.0f;

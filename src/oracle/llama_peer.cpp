@@ -1,7 +1,6 @@
 #include "oracle/llama_peer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -71,7 +70,6 @@ struct LlamaPeer::Impl {
   PeerOptions options;
   int64_t n_vocab = 0;
   int64_t n_tokens = 0;
-  double last_seconds = 0;
 
   static Result<std::unique_ptr<Impl>> open(std::shared_ptr<llama_model> model,
                                             const PeerOptions& options);
@@ -158,11 +156,8 @@ Status LlamaPeer::evaluate(std::span<const int32_t> tokens, std::span<const int3
     batch.logits[i] = 0;
   }
   for (int32_t row : output_rows) batch.logits[row] = 1;
-  const auto start = std::chrono::steady_clock::now();
   const int code = llama_decode(impl_->context.get(), batch);
   llama_synchronize(impl_->context.get());
-  impl_->last_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   llama_batch_free(batch);
   if (code != 0)
     return Status(Code::internal,
@@ -184,17 +179,12 @@ void LlamaPeer::clear() {
 
 int64_t LlamaPeer::n_vocab() const { return impl_->n_vocab; }
 int64_t LlamaPeer::n_tokens() const { return impl_->n_tokens; }
-double LlamaPeer::last_seconds() const { return impl_->last_seconds; }
 
 Bytes LlamaPeer::kv_bytes() const {
   Bytes total;
   for (const auto& [type, memory] : llama_get_memory_breakdown(impl_->context.get()))
     total += {static_cast<int64_t>(memory.context)};
   return total;
-}
-
-Bytes LlamaPeer::saved_bytes() const {
-  return {static_cast<int64_t>(llama_state_seq_get_size(impl_->context.get(), 0))};
 }
 
 }  // namespace weir

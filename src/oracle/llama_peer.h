@@ -43,14 +43,10 @@ class LlamaPeer {
 
   int64_t n_vocab() const;
   int64_t n_tokens() const;     // evaluated since the start or the last clear
-  double last_seconds() const;  // wall time of the last evaluate
 
   // Memory that llama.cpp's KV cache holds: the buffers it has allocated, which do not depend on
   // how much of the context is used.
   Bytes kv_bytes() const;
-  // Bytes of K and V (and positions) it writes when asked to save the conversation: what it really
-  // keeps of it now.
-  Bytes saved_bytes() const;
 
  private:
   struct Impl;

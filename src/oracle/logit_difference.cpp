@@ -17,12 +17,23 @@ void LogitDifference::add(std::span<const float> reference, std::span<const floa
     if (other[i] > other[best_other]) best_other = i;
   }
   ++rows;
+  values += static_cast<int64_t>(reference.size());
   if (best == best_other) {
     ++same_argmax;
   } else {
     gaps_where_argmax_differs.push_back(static_cast<double>(reference[best]) -
                                         static_cast<double>(reference[best_other]));
   }
+}
+
+double LogitDifference::nmse() const {
+  if (squared_error == 0 && std::isfinite(squared_value)) return 0;
+  const double ratio = squared_error / squared_value;
+  return std::isfinite(ratio) ? ratio : HUGE_VAL;
+}
+
+double LogitDifference::rms() const {
+  return values > 0 ? std::sqrt(squared_error / static_cast<double>(values)) : 0;
 }
 
 double LogitDifference::agreement() const {

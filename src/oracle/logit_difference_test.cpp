@@ -22,10 +22,13 @@ TEST(LogitDifference, CountsErrorsAndArgmax) {
 
 // A NaN must never look like agreement.
 TEST(LogitDifference, NanIsInfinitelyFar) {
-  LogitDifference d;
-  d.add(std::vector<float>{1, 2}, std::vector<float>{1, NAN});
-  EXPECT_EQ(d.max_abs, HUGE_VAL);
-  EXPECT_EQ(d.nmse(), HUGE_VAL);
+  for (const auto& [reference, other] : {std::pair{2.0f, NAN}, std::pair{NAN, 2.0f},
+                                         std::pair{NAN, NAN}, std::pair{HUGE_VALF, 2.0f}}) {
+    LogitDifference d;
+    d.add(std::vector<float>{1, reference}, std::vector<float>{1, other});
+    EXPECT_EQ(d.max_abs, HUGE_VAL) << reference << " and " << other;
+    EXPECT_EQ(d.nmse(), HUGE_VAL) << reference << " and " << other;
+  }
 }
 
 }  // namespace
