@@ -4,7 +4,6 @@
 #   make build    the program, at build/weir
 #   make bench    the attention kernels, and weir beside llama.cpp on a synthetic Gemma 3 1B
 BUILD ?= build
-SOURCES = $(foreach d,src include bench fuzz tests,'$(d)/*.h' '$(d)/*.cpp')
 
 .PHONY: run test build setup format format-check tidy bench clean distclean
 .DEFAULT_GOAL := build
@@ -25,20 +24,17 @@ test: setup
 	@scripts/test.sh
 
 format:
-	@scripts/install-packages.sh clang-format-16
-	@git ls-files $(SOURCES) | xargs clang-format-16 -i
+	@scripts/format.sh -i
 
 format-check:
-	@scripts/install-packages.sh clang-format-16
-	@git ls-files $(SOURCES) | xargs clang-format-16 --dry-run --Werror
+	@scripts/format.sh --dry-run --Werror
 
 tidy: build
 	@scripts/install-packages.sh clang-tidy-16
-	@git ls-files 'src/*.cpp' | grep -v _test.cpp | xargs -P $$(nproc) -n 1 clang-tidy-16 -p $(BUILD) --quiet
+	@find src -name '*.cpp' ! -name '*_test.cpp' -print0 | \
+	  xargs -0 -P $$(nproc) -n 1 clang-tidy-16 -p $(BUILD) --quiet
 
-bench: setup
-	@scripts/configure.sh release $(BUILD) -DWEIR_BENCH=ON
-	@scripts/compile.sh $(BUILD)
+bench: build
 	@scripts/bench.sh $(BUILD)
 
 clean:

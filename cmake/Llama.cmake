@@ -1,7 +1,6 @@
-# ggml, libllama and llama-common as the imported target weir::llama. In this order:
+# ggml, libllama and llama-common as the target weir::llama, from
 #   -DWEIR_LLAMA_SOURCE=dir -DWEIR_LLAMA_BUILD=dir   a checkout and its static Release build
 #   -DWEIR_LLAMA_SOURCE=dir                          a checkout, built here as a subproject
-#   neither                                          a system install (find_package)
 set(WEIR_LLAMA_SOURCE "" CACHE PATH "llama.cpp checkout")
 set(WEIR_LLAMA_BUILD "" CACHE PATH "static Release build of that checkout")
 
@@ -30,10 +29,6 @@ elseif(WEIR_LLAMA_SOURCE)
   add_subdirectory(${WEIR_LLAMA_SOURCE} ${CMAKE_BINARY_DIR}/llama EXCLUDE_FROM_ALL)
   target_link_libraries(weir_llama INTERFACE llama-common llama ggml)
 else()
-  find_package(ggml REQUIRED)
-  find_package(llama REQUIRED)
-  find_library(WEIR_LLAMA_COMMON llama-common REQUIRED)
-  find_path(WEIR_LLAMA_COMMON_INCLUDE chat.h PATH_SUFFIXES llama-common llama REQUIRED)
-  target_include_directories(weir_llama SYSTEM INTERFACE ${WEIR_LLAMA_COMMON_INCLUDE})
-  target_link_libraries(weir_llama INTERFACE ${WEIR_LLAMA_COMMON} llama ggml::ggml)
+  # A system install will not do: the oracle reads src/llama-ext.h.
+  message(FATAL_ERROR "set WEIR_LLAMA_SOURCE to a llama.cpp checkout, or run 'make build', which fetches it")
 endif()

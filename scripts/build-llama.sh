@@ -4,7 +4,6 @@
 . "$(dirname "$0")/common.sh"
 
 build=$(llama_build_dir)
-targets=("${@:-}")
 if [ ! -e "$build/.weir-configured" ]; then
   say "configuring llama.cpp $llama_release for this processor"
   cmake -S "$llama_source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
@@ -15,7 +14,7 @@ if [ ! -e "$build/.weir-configured" ]; then
     die "configuring llama.cpp failed; see $deps/llama-configure.log"
   touch "$build/.weir-configured"
 fi
-if ! ninja -C "$build" -n llama llama-common ${targets[@]} | grep -q 'no work to do'; then
+if ! ninja -C "$build" -n llama llama-common "$@" | grep -q 'no work to do'; then
   say "building llama.cpp $llama_release (a few minutes, once)"
-  ninja -C "$build" llama llama-common ${targets[@]} || die "building llama.cpp failed"
+  ninja -C "$build" llama llama-common "$@" || die "building llama.cpp failed"
 fi

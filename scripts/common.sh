@@ -6,8 +6,8 @@ deps=${WEIR_DEPS:-$root/.deps}
 llama_source=$deps/llama.cpp
 # GCC 12 miscompiles ggml's AMX path (its _tile_loadconfig is declared to read 8 of 64 bytes), so
 # the libraries and weir are built with clang 16.
-cc=${WEIR_CC:-clang-16}
-cxx=${WEIR_CXX:-clang++-16}
+cc=clang-16
+cxx=clang++-16
 
 # The npm package whose llama/gitRelease.bundle is the llama.cpp source weir is built against.
 llama_npm_package=node-llama-cpp@3.21.1
@@ -17,9 +17,13 @@ llama_release=v0.4.0
 say() { printf '==> %s\n' "$*"; }
 die() { printf 'weir set-up: %s\n' "$*" >&2; exit 1; }
 
-# Names a processor by what a native build depends on: model and instruction set.
-cpu_variant() {
-  { uname -m; grep -m1 -E '^(flags|Features)' /proc/cpuinfo | tr ' ' '\n' | sort; "$cxx" --version | head -n 1; } |
-    sha256sum | cut -c1-12
+# Names what a native build depends on: the compiler, and what it knows of this processor. Builds for
+# other processors stay beside this one.
+native_variant() {
+  { "$cc" --version && "$cc" -march=native -dM -E -x c /dev/null; } 2>/dev/null | sha256sum | cut -c1-12
 }
-llama_build_dir() { printf '%s/llama-%s-%s' "$deps" "$llama_release" "$(cpu_variant)"; }
+llama_build_dir() {
+  local variant
+  variant=$(native_variant) || die "$cc does not run; run make setup, which installs it"
+  printf '%s/llama-%s-%s' "$deps" "$llama_release" "$variant"
+}

@@ -3,11 +3,16 @@
 # when all are there.
 . "$(dirname "$0")/common.sh"
 
+# Root would leave files that the clone's owner cannot change, and may not see the owner's npm.
+if [ "$(id -u)" -eq 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$(stat -c %u "$root")" -ne 0 ]; then
+  die "run make without sudo; it asks for sudo itself when packages are missing"
+fi
+
 packages=(
   ca-certificates git make npm          # set-up itself
   clang-16 lld-16 libclang-rt-16-dev    # compiler, linker, sanitizers and libFuzzer
   g++ cmake ninja-build                 # GCC build, build system
-  libhwy-dev libedit-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev
+  libhwy-dev libedit-dev nlohmann-json3-dev libcli11-dev libfmt-dev
   libgtest-dev libbenchmark-dev
   "$@"
 )
@@ -22,13 +27,16 @@ done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 command -v apt-get >/dev/null || die "needs Debian's apt-get, or these installed by hand: ${missing[*]}"
-as_root=()
+as_root=(env DEBIAN_FRONTEND=noninteractive)
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || die "run this as root, or install sudo; missing packages: ${missing[*]}"
-  as_root=(sudo)
+  as_root=(sudo "${as_root[@]}")  # sudo drops the environment
 fi
-say "installing packages: ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
+say "reading Debian's package lists"
 "${as_root[@]}" apt-get update -qq || die "apt-get update failed; is the network reachable?"
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+say "downloading packages: ${missing[*]}"
+install=("${as_root[@]}" apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0)
+"${install[@]}" --download-only "${missing[@]}" || die "apt-get could not download: ${missing[*]}"
+say "installing them, and what they need"
+"${install[@]}" "${missing[@]}" | sed -un 's/^Setting up \([^ ]*\).*/    \1/p' ||
   die "apt-get could not install: ${missing[*]}"

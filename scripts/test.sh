@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All tests: the release build, the address+undefined and thread sanitizers on what they cover in
 # time, a GCC build, the fuzz targets for a minute each, the formatting. Ends with the sum of what
-# the runners counted. WEIR_FUZZ_SECONDS sets the time of each fuzz target.
+# the runners counted; a build that fails counts as one failure. WEIR_FUZZ_SECONDS sets the time of
+# each fuzz target.
 . "$(dirname "$0")/common.sh"
 
 passed=0 failed=0
@@ -9,12 +10,16 @@ fuzz_seconds=${WEIR_FUZZ_SECONDS:-60}
 logs=$root/build-logs
 mkdir -p "$logs"
 
+# limit SECONDS COMMAND...: stops what hangs. In the foreground, so that Ctrl-C reaches it.
+limit() { timeout --foreground --kill-after=10 "$@"; }
+test_seconds=1800
+
 # run_gtest NAME COMMAND...: runs a GoogleTest program and adds its counts; its output is shown when
 # something failed. A program that dies counts as one more failure.
 run_gtest() {
   local name=$1 log="$logs/$1.log" start=$SECONDS code=0 ok bad
   shift
-  "$@" --gtest_brief=0 >"$log" 2>&1 || code=$?
+  limit "$test_seconds" "$@" --gtest_brief=0 >"$log" 2>&1 </dev/null || code=$?
   ok=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
   bad=$(sed -n 's/^ *\([0-9]*\) FAILED TEST.*/\1/p' "$log" | tail -n 1)
   : "${ok:=0}" "${bad:=0}"
@@ -22,13 +27,14 @@ run_gtest() {
   passed=$((passed + ok)) failed=$((failed + bad))
   printf '    %-28s %5d passed, %d failed  (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
   [ "$bad" -eq 0 ] || tail -n 60 "$log"
+  [ "$code" -ne 124 ] || echo "    $name was stopped: it ran for $test_seconds s"
 }
 
 # check NAME COMMAND...: one pass or one failure.
 check() {
   local name=$1 log="$logs/$1.log" start=$SECONDS
   shift
-  if "$@" >"$log" 2>&1; then
+  if "$@" >"$log" 2>&1 </dev/null; then
     passed=$((passed + 1))
     printf '    %-28s passed  (%d s)\n' "$name" $((SECONDS - start))
   else
@@ -38,52 +44,94 @@ check() {
   fi
 }
 
-test_programs() { find "$1" -name '*_test' -type f -executable | sort; }
+# fail NAME: one failure.
+fail() {
+  failed=$((failed + 1))
+  printf '    %-28s FAILED\n' "$1"
+}
+
+# build PRESET DIR CMAKE_ARGS... [-- TARGETS...]: false, and one failure, if weir does not compile.
+build() {
+  local preset=$1 dir=$2 args=()
+  shift 2
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    args+=("$1")
+    shift
+  done
+  [ $# -eq 0 ] || shift
+  "$root/scripts/configure.sh" "$preset" "$dir" "${args[@]}" && "$root/scripts/compile.sh" "$dir" "$@" && return
+  fail "$preset build"
+  return 1
+}
+
+# list_programs DIR SUFFIX: sets `programs` to what the build in DIR has rules for; its folder may
+# also hold programs of earlier sources. One failure if there are none.
+list_programs() {
+  mapfile -t programs < <(ninja -C "$1" -t targets all |
+    sed -n "s|^\(.*_$2\): CXX_EXECUTABLE_LINKER.*|$1/\1|p" | sort)
+  [ ${#programs[@]} -gt 0 ] || fail "programs *_$2"
+}
+
+# The demo ends well, and the model's answer to the last question has the name.
+demo_recalls() {
+  limit "$test_seconds" "$root/scripts/demo.sh" "$1" |
+    awk '{ print }
+         /^> / { asked = ($0 == "> What is my name?"); next }
+         asked && /Matilda/ { recalled = 1 }
+         END { if (!recalled) print "the reply to \"What is my name?\" lacks the name"; exit !recalled }'
+}
 
 say "release build"
-"$root/scripts/configure.sh" release "$root/build"
-"$root/scripts/compile.sh" "$root/build"
-say "tests, release"
-for program in $(test_programs "$root/build"); do
-  run_gtest "$(basename "$program")" "$program"
-done
-check demo "$root/scripts/demo.sh" "$root/build/weir"
+if build release "$root/build"; then
+  say "tests, release"
+  list_programs "$root/build" test
+  for program in "${programs[@]}"; do
+    run_gtest "$(basename "$program")" "$program"
+  done
+  check demo demo_recalls "$root/build/weir"
+fi
 
 say "address and undefined behaviour sanitizers"
-"$root/scripts/configure.sh" asan "$root/build-asan"
-"$root/scripts/compile.sh" "$root/build-asan" base_test geometry_test kv_test plan_test attention_test model_test engine_test
-export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-for name in base geometry kv plan attention model engine; do
-  run_gtest "${name}_test.asan" env WEIR_TEST_BUDGET=small "$root/build-asan/${name}_test"
-done
+names=(base geometry kv plan attention model engine)
+if build asan "$root/build-asan" -- "${names[@]/%/_test}"; then
+  export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+  for name in "${names[@]}"; do
+    run_gtest "${name}_test.asan" "$root/build-asan/${name}_test"
+  done
+fi
 
 say "thread sanitizer"
-"$root/scripts/configure.sh" tsan "$root/build-tsan"
-"$root/scripts/compile.sh" "$root/build-tsan" kv_test attention_test engine_test
-# ggml's own threads are not instrumented: its barriers are invisible here, so the tests that go
-# through a ggml graph on several threads are left to the other builds.
-for name in kv attention engine; do
-  run_gtest "${name}_test.tsan" env WEIR_TEST_BUDGET=small "$root/build-tsan/${name}_test" --gtest_filter='-*Ggml*'
-done
+names=(kv attention engine)
+if build tsan "$root/build-tsan" -- "${names[@]/%/_test}"; then
+  # ggml's own threads are not instrumented: its barriers are invisible here, so the tests that go
+  # through a ggml graph on several threads are left to the other builds.
+  for name in "${names[@]}"; do
+    run_gtest "${name}_test.tsan" "$root/build-tsan/${name}_test" --gtest_filter='-*Ggml*'
+  done
+fi
 
 say "fuzz targets, $fuzz_seconds s each"
-"$root/scripts/configure.sh" fuzz "$root/build-fuzz" -DWEIR_MODEL_LIBRARY=OFF
-"$root/scripts/compile.sh" "$root/build-fuzz"
-for program in "$root"/build-fuzz/fuzz/*_fuzz; do
-  name=$(basename "$program")
-  corpus=$root/fuzz/corpus/${name%_fuzz}
-  scratch=$logs/$name.corpus
-  mkdir -p "$scratch"
-  [ -d "$corpus" ] || corpus=
-  check "$name" "$program" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=10 \
-    -artifact_prefix="$logs/" "$scratch" $corpus
-done
+if build fuzz "$root/build-fuzz" -DWEIR_MODEL_LIBRARY=OFF; then
+  list_programs "$root/build-fuzz" fuzz
+  for program in "${programs[@]}"; do
+    name=$(basename "$program")
+    corpus=$root/fuzz/corpus/${name%_fuzz}
+    scratch=$logs/$name.corpus
+    mkdir -p "$scratch"
+    [ -d "$corpus" ] || corpus=
+    check "$name" limit $((fuzz_seconds + 600)) "$program" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=10 \
+      -artifact_prefix="$logs/" "$scratch" ${corpus:+"$corpus"}
+  done
+fi
 
 say "GCC build"
-"$root/scripts/configure.sh" gcc "$root/build-gcc"
-check gcc-build "$root/scripts/compile.sh" "$root/build-gcc"
+if build gcc "$root/build-gcc"; then
+  for name in base geometry kv plan; do
+    run_gtest "${name}_test.gcc" "$root/build-gcc/${name}_test"
+  done
+fi
 
-check format make -s -C "$root" format-check
+check format "$root/scripts/format.sh" --dry-run --Werror
 
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
