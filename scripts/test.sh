@@ -44,6 +44,29 @@ check() {
   fi
 }
 
+# fuzz PROGRAM: runs it from its seed corpus.
+fuzz() {
+  local name corpus scratch
+  name=$(basename "$1")
+  corpus=$root/fuzz/corpus/${name%_fuzz}
+  scratch=$logs/$name.corpus
+  mkdir -p "$scratch"
+  [ -d "$corpus" ] || corpus=
+  limit $((fuzz_seconds + 600)) "$1" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=10 \
+    -artifact_prefix="$logs/" "$scratch" ${corpus:+"$corpus"}
+}
+
+# check_ended NAME PID: waits for a process whose output is in the log; one pass or one failure.
+check_ended() {
+  if wait "$2"; then
+    passed=$((passed + 1))
+    printf '    %-28s passed\n' "$1"
+  else
+    fail "$1"
+    tail -n 60 "$logs/$1.log"
+  fi
+}
+
 # fail NAME: one failure.
 fail() {
   failed=$((failed + 1))
@@ -114,14 +137,15 @@ fi
 say "fuzz targets, $fuzz_seconds s each"
 if build fuzz "$root/build-fuzz" -DWEIR_MODEL_LIBRARY=OFF; then
   list_programs "$root/build-fuzz" fuzz
+  # All at once: each is bound by its time, not by its work.
+  pids=()
   for program in "${programs[@]}"; do
-    name=$(basename "$program")
-    corpus=$root/fuzz/corpus/${name%_fuzz}
-    scratch=$logs/$name.corpus
-    mkdir -p "$scratch"
-    [ -d "$corpus" ] || corpus=
-    check "$name" limit $((fuzz_seconds + 600)) "$program" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=10 \
-      -artifact_prefix="$logs/" "$scratch" ${corpus:+"$corpus"}
+    fuzz "$program" >"$logs/$(basename "$program").log" 2>&1 </dev/null &
+    pids+=($!)
+  done
+  for i in "${!programs[@]}"; do
+    name=$(basename "${programs[$i]}")
+    check_ended "$name" "${pids[$i]}"
   done
 fi
 

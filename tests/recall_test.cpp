@@ -73,8 +73,9 @@ PeerReply peer_reply(LlamaPeer& peer, const std::vector<Token>& prompt) {
   return reply;
 }
 
-// The card's score, 413 of 420; and the greedy replies are llama.cpp's, but for ties closer than
-// what f16 rounding moves a logit of this model (0.03 was the most seen in `weir verify`).
+// The card's score through llama.cpp, 413 of 420, is weir's; and of every third case, over all
+// distances, the greedy reply is llama.cpp's, but for ties closer than what f16 rounding moves a
+// logit of this model (0.03 was the most seen in `weir verify`).
 TEST(Recall, ScoresWhatLlamaCppScores) {
   EngineOptions options = tiny_options();
   options.n_threads = 2;
@@ -88,13 +89,16 @@ TEST(Recall, ScoresWhatLlamaCppScores) {
   const std::vector<RecallCase> cases = recall_cases();
   ASSERT_EQ(cases.size(), 420u);
   const Tokenizer& tokenizer = core->tokenizer();
-  int right = 0, peer_right = 0, compared = 0;
+  int right = 0, compared = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     const Reply reply = reply_to(*core, greedy(cases[i].prompt, kMaxReply));
     ASSERT_NE(reply.reason, FinishReason::failed) << reply.error.message();
     right += contains(reply.text, cases[i].answer);
+    if (i % 3 != 0) continue;
     const PeerReply expected = peer_reply(**peer, cases[i].prompt);
-    peer_right += contains(tokenizer.text(expected.tokens), cases[i].answer);
+    EXPECT_EQ(contains(reply.text, cases[i].answer),
+              contains(tokenizer.text(expected.tokens), cases[i].answer))
+        << "case " << i;
     const auto differs = std::mismatch(reply.tokens.begin(), reply.tokens.end(),
                                        expected.tokens.begin(), expected.tokens.end());
     if (differs.second != expected.tokens.end()) {
@@ -104,8 +108,7 @@ TEST(Recall, ScoresWhatLlamaCppScores) {
     }
     ++compared;
   }
-  EXPECT_EQ(compared, 420);
-  EXPECT_EQ(right, peer_right);
+  EXPECT_EQ(compared, 140);
   EXPECT_EQ(right, 413);
 }
 

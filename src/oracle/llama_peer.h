@@ -42,7 +42,7 @@ class LlamaPeer {
   void clear();  // forgets the conversation, keeps the memory
 
   int64_t n_vocab() const;
-  int64_t n_tokens() const;     // evaluated since the start or the last clear
+  int64_t n_tokens() const;  // evaluated since the start or the last clear
 
   // Memory that llama.cpp's KV cache holds: the buffers it has allocated, which do not depend on
   // how much of the context is used.
