@@ -9,7 +9,7 @@
 
 #include "geometry/builtin.h"
 #include "model/synth.h"
-#include "model_run.h"
+#include "model_logits.h"
 #include "oracle/llama_peer.h"
 
 namespace weir {
@@ -120,8 +120,8 @@ class Logits : public testing::Test {
       own = compare(flash, theirs, m.n_vocab());
       theirs = std::move(flash);
     }
-    ModelRun run(m, KvFormat::uniform(*parse_kv_type(c.kv_type)), kThreads);
-    const std::vector<float> ours = run.run(tokens, c.chunk);
+    const std::vector<float> ours =
+        weir_logits(m, KvFormat::uniform(*parse_kv_type(c.kv_type)), kThreads, tokens, c.chunk);
     const LogitsDifference d = compare(ours, theirs, m.n_vocab());
     std::printf(
         "%-23s n %4zu chunk %3zu kv %s%s: nmse %.1e (worst row %.1e), noise %.1e, other argmax %d "
@@ -191,8 +191,10 @@ TEST_F(Logits, WeirTinyEqualsLlamaCpp) {
 }
 
 TEST_F(Logits, WeirTinyWithF16KvEqualsLlamaCpp) {
-  for (const size_t chunk : {7, 129, 512}) {
+  for (const size_t chunk : {1, 3, 7, 64, 128, 129, 512}) {
     check({kTiny, 4 * 128 + 37, chunk, "f16", false, 1e-5});
+  }
+  for (const size_t chunk : {7, 129, 512}) {
     check({kTiny, 4 * 128 + 37, chunk, "f16", true, 1e-5});
   }
 }
@@ -201,10 +203,9 @@ TEST_F(Logits, WeirTinyWithF16KvEqualsLlamaCpp) {
 TEST_F(Logits, Gemma3OneBillionGeometry) {
   const std::string file = narrow("gemma-3-1b", 7);
   constexpr size_t w = 512;
-  for (const size_t chunk : {64, 129, 512}) check({file, 4 * w + 37, chunk});
+  for (const size_t chunk : {1, 3, 7, 64, 128, 129, 512}) check({file, 4 * w + 37, chunk});
   check({file, 4 * w + 37, 512, "f32", true});
   for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 128});
-  for (const size_t chunk : {1, 3, 7}) check({file, w + 40, chunk});
   check({file, 4 * w + 37, 129, "f16", true, 1e-5});
 }
 
@@ -212,9 +213,12 @@ TEST_F(Logits, Gemma3OneBillionGeometry) {
 TEST_F(Logits, Gemma3FourBillionGeometry) {
   const std::string file = narrow("gemma-3-4b", 7);
   constexpr size_t w = 1024;
-  check({file, 4 * w + 37, 129});
+  for (const size_t chunk : {64, 128, 129, 512}) check({file, 4 * w + 37, chunk});
   check({file, 4 * w + 37, 512, "f32", true});
+  check({file, 4 * w + 37, 129, "f16", true, 1e-5});
   for (const size_t n : {w - 1, w, w + 1, 2 * w}) check({file, n, 512});
+  // A window and a block and a bit: the edges, where small steps differ from large ones.
+  for (const size_t chunk : {1, 3, 7}) check({file, w + 40, chunk});
 }
 
 // 62 layers: the other attention scale, positions divided by 8. Fewer heads in a narrower stream,
