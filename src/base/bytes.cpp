@@ -36,7 +36,8 @@ Result<Bytes> parse_bytes(std::string_view text) {
     static constexpr std::string_view kPrefixes = "kmgt";
     const size_t power = kPrefixes.find(unit[0]);
     const std::string tail = unit.substr(1);
-    if (power == std::string_view::npos || (!tail.empty() && tail != "b" && tail != "ib")) return bad;
+    if (power == std::string_view::npos || (!tail.empty() && tail != "b" && tail != "ib"))
+      return bad;
     factor = std::pow(1024.0, static_cast<double>(power + 1));
   }
   const double bytes = number * factor;
