@@ -153,8 +153,9 @@ int chat(const ChatOptions& options) {
                stdout);
   }
   ChatLoop loop(*loaded, *session);
-  while (std::optional<std::string> line = read_line(is_terminal)) {
-    if (!loop.handle(*line)) break;
+  for (;;) {
+    const std::optional<std::string> line = read_line(is_terminal);
+    if (!line || !loop.handle(*line)) break;
   }
   return loop.has_failed() && !is_terminal ? kWorkFailed : kDone;
 }
