@@ -124,6 +124,7 @@ TEST(Cli, BadInputIsOneLineThatSaysWhatToDo) {
   expect_refused("run -m " + kTiny + " -p x --kv-budget 12parsecs", "12parsecs");
   expect_refused("run -m " + kTiny + " -p x --kv-budget 1KiB", "1 KiB");
   expect_refused("run -m " + kTiny + " -p x --top-p 7", "top-p");
+  expect_refused("verify -m " + kTiny + " --max-nmse nan", "max-nmse");
   expect_refused("run -m " + kTiny + " -p x -t 600", "threads");
   expect_refused("run -m " + kTiny + " -p x -c 999999999999", "ctx-size");
   expect_refused("run -m " + kTiny + " -p x --seed 4294967297", "seed");
@@ -136,6 +137,26 @@ TEST(Cli, BadInputIsOneLineThatSaysWhatToDo) {
   expect_refused("nonsense", "nonsense");
   expect_refused("verify -m " + kTiny + " -f /no/such/text", "/no/such/text");
   expect_refused("plan no-such-model", "no-such-model");
+}
+
+TEST(Cli, OutputThatCannotBeWrittenIsAFailure) {
+  for (const std::string& command :
+       std::vector<std::string>{"run -m " + kTiny + " -p x -n 4 --temp 0 -t 1", "plan gemma-3-1b",
+                                "--version", "run -m " + kTiny + " -p x -n 4 --json -t 1"}) {
+    EXPECT_EQ(weir(command + " >/dev/full").exit_code, 1) << command;
+  }
+}
+
+TEST(Cli, SynthReplacesNothingButFiles) {
+  expect_refused("synth --like gemma-3-270m --layers 1 --vocab 400 -o /dev/full", "regular file");
+}
+
+TEST(Cli, HostileGrammarsAreRefused) {
+  expect_refused("run -m " + kTiny + " -p x -n 4 -t 1 --grammar 'root ::= \"a\"{5,2}'",
+                 "at most 2");
+  expect_refused("run -m " + kTiny + " -p x -n 4 -t 1 --grammar 'root ::= " +
+                     std::string(30000, '(') + "\"a\"" + std::string(30000, ')') + "'",
+                 "200 deep");
 }
 
 TEST(Cli, CutOffModelFilesAreNamed) {

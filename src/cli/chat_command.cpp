@@ -92,7 +92,8 @@ class ChatLoop {
     } else if (line.rfind("/go ", 0) == 0) {
       char* end = nullptr;
       const long branch = std::strtol(line.c_str() + 4, &end, 10);
-      const bool went = *end == '\0' && session_.go_to(static_cast<int>(branch));
+      const bool went = *end == '\0' && branch >= 0 && branch < session_.branches() &&
+                        session_.go_to(static_cast<int>(branch));
       say(went ? fmt::format("(now on branch {})", branch)
                : fmt::format("(branches are 0 to {})", session_.branches() - 1));
     } else {

@@ -1,12 +1,14 @@
 #include "cli/commands.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "base/quote.h"
+#include "engine/text_stream.h"
 
 namespace weir {
 namespace {
@@ -24,7 +26,12 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 }  // namespace
 
 int report(const Status& status) {
-  std::cerr << "weir: " << status.message() << '\n';
+  // Messages quote what users and libraries wrote: a terminal gets one line of it, no controls.
+  std::string line = valid_utf8(status.message());
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  std::cerr << "weir: " << line << '\n';
   return exit_code_of(status);
 }
 
@@ -43,7 +50,10 @@ int exit_code_of(const Status& status) {
   }
 }
 
-int run_weir(int argc, const char* const* argv) {
+namespace {
+
+// Parses the command line and runs what it names.
+int dispatch(int argc, const char* const* argv) {
   CLI::App app(
       "weir: an inference engine for sliding-window models whose KV memory is known to "
       "the byte before loading");
@@ -78,6 +88,19 @@ int run_weir(int argc, const char* const* argv) {
   } catch (const std::exception& e) {
     // Memory that the system refuses, mostly: nothing below throws on purpose.
     std::cerr << "weir: gave up: " << first_line(e.what()) << '\n';
+    return kWorkFailed;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int run_weir(int argc, const char* const* argv) {
+  const int exit_code = dispatch(argc, argv);
+  // A result that nobody could be told is not done.
+  std::cout.flush();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) {
+    std::cerr << "weir: cannot write to standard output\n";
     return kWorkFailed;
   }
   return exit_code;

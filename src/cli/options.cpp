@@ -138,6 +138,9 @@ Result<SamplingParams> SamplingFlags::sampling() const {
   if (!grammar_file.empty()) {
     Result<std::string> text = read_text_file(grammar_file);
     if (!text) return text.error();
+    if (text->empty()) {
+      return Status(Code::invalid_input, "the grammar file '" + grammar_file + "' is empty");
+    }
     result.grammar = std::move(*text);
   }
   return result;
@@ -181,6 +184,9 @@ Result<std::string> read_text_file(const std::string& path) {
   std::vector<char> buffer(1 << 16);
   while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount()) {
     text.append(buffer.data(), static_cast<size_t>(file.gcount()));
+    if (std::ssize(text) > kGiB) {
+      return Status(Code::invalid_input, "'" + path + "' is larger than 1 GiB");
+    }
   }
   if (file.bad()) return Status(Code::invalid_input, "cannot read '" + path + "'; is it a file?");
   return text;

@@ -162,6 +162,9 @@ void print(const VerifyOptions& options, const Verdict& v, size_t n_tokens, doub
 }
 
 int verify(const VerifyOptions& options) {
+  if (!(options.max_nmse >= 0)) {
+    return report(Status(Code::invalid_input, "--max-nmse must be a number, 0 or more"));
+  }
   Result<std::unique_ptr<Model>> model =
       Model::load(options.engine.model_path, options.engine.model_options(true));
   if (!model) return report(model.error());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <exception>
 
 #include "llama.h"
@@ -31,6 +32,39 @@ Status check_ranges(const SamplingParams& p, const Tokenizer& tokenizer) {
   return {};
 }
 
+// What libllama's parser does not survive: it descends into parentheses by recursion, and unrolls
+// {most,least} without end.
+Status check_grammar(const std::string& grammar) {
+  constexpr int kDeepest = 200;
+  int depth = 0;
+  char quote = 0;  // inside a literal or a character class: the character that ends it
+  for (size_t i = 0; i < grammar.size(); ++i) {
+    const char c = grammar[i];
+    if (c == '\\') {
+      ++i;
+    } else if (quote) {
+      if (c == quote) quote = 0;
+    } else if (c == '#') {
+      i = std::min(grammar.find('\n', i), grammar.size());
+    } else if (c == '"' || c == '[') {
+      quote = c == '"' ? '"' : ']';
+    } else if (c == '(') {
+      if (++depth > kDeepest) {
+        return Status(Code::invalid_input, "the grammar nests parentheses more than 200 deep");
+      }
+    } else if (c == ')') {
+      --depth;
+    } else if (c == '{') {
+      unsigned least = 0, most = 0;
+      if (std::sscanf(grammar.c_str() + i, "{%u,%u}", &least, &most) == 2 && most < least) {
+        return Status(Code::invalid_input, "the grammar repeats at least " + std::to_string(least) +
+                                               " and at most " + std::to_string(most) + " times");
+      }
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 void Sampler::Free::operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
@@ -42,6 +76,7 @@ Result<Sampler> Sampler::create(const SamplingParams& p, const Tokenizer& tokeni
   if (Status s = check_ranges(p, tokenizer); !s.ok()) return s;
   Sampler sampler;
   if (!p.grammar.empty()) {
+    if (Status s = check_grammar(p.grammar); !s.ok()) return s;
     try {
       sampler.grammar_.reset(
           llama_sampler_init_grammar(tokenizer.vocab(), p.grammar.c_str(), "root"));
@@ -85,9 +120,13 @@ Result<Sampler> Sampler::create(const SamplingParams& p, const Tokenizer& tokeni
 void Sampler::accept_prompt(Token token) { llama_sampler_accept(chain_.get(), token); }
 
 Result<Token> Sampler::sample(std::span<const float> logits) {
-  if (is_greedy_) {
-    return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const auto best = std::max_element(logits.begin(), logits.end());
+  // A NaN anywhere would be chosen by one comparison and skipped by the next.
+  if (!std::isfinite(*best) ||
+      std::any_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); })) {
+    return Status(Code::internal, "the model's logits are not numbers; its file may be damaged");
   }
+  if (is_greedy_) return static_cast<Token>(best - logits.begin());
   std::vector<llama_token_data> candidates(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     candidates[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
@@ -97,7 +136,11 @@ Result<Token> Sampler::sample(std::span<const float> logits) {
     if (grammar_) llama_sampler_apply(grammar_.get(), &array);
     llama_sampler_apply(chain_.get(), &array);
     if (array.selected < 0 || std::isinf(array.data[array.selected].logit)) {
-      return Status(Code::internal, "the grammar allows no further token");
+      return grammar_
+                 ? Status(Code::internal, "the grammar allows no further token")
+                 : Status(
+                       Code::invalid_input,
+                       "the sampling parameters leave no token; check temperature and penalties");
     }
     const Token token = array.data[array.selected].id;
     if (grammar_) llama_sampler_accept(grammar_.get(), token);

@@ -165,9 +165,11 @@ Result<const ModelFacts*> find_builtin(std::string_view id) {
     if (m.id == id) return &m;
   }
   const std::string near = near_matches(id);
-  return Status(Code::not_found, "there is no built-in model " + quote(id) +
-                                     (near.empty() ? "; 'weir catalog list' names them"
-                                                   : "; near matches: " + near));
+  return Status(Code::not_found,
+                "there is no built-in model " + quote(id) +
+                    (near.empty() ? "; known families: Gemma, gpt-oss, Command, Llama, Mistral, "
+                                    "OLMo and more, see catalog/geometry.json"
+                                  : "; near matches: " + near));
 }
 
 KvGeometry geometry_of(const ModelFacts& facts) {

@@ -147,8 +147,10 @@ Status GgufParser::read_alignment() {
   if (!alignment) return alignment.error();
   if (!*alignment) return {};
   const int64_t a = **alignment;
-  if (a <= 0 || !std::has_single_bit(static_cast<uint64_t>(a)) || a > kGiB) {
-    return corrupt("general.alignment is " + std::to_string(a) + "; it must be a power of two");
+  // ggml's buffers need 32, which is also the default.
+  if (a < 32 || !std::has_single_bit(static_cast<uint64_t>(a)) || a > kGiB) {
+    return corrupt("general.alignment is " + std::to_string(a) +
+                   "; it must be a power of two, at least 32");
   }
   file_.alignment_ = static_cast<uint64_t>(a);
   return {};

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -122,6 +123,11 @@ int64_t SynthFile::data_bytes() const {
 }
 
 Status SynthFile::write(const std::string& path, const std::function<void(float)>& progress) {
+  // The finished file takes the target's place, so that must not be a device or a pipe.
+  std::error_code none;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
+    return Status(Code::invalid_input, "cannot write " + path + ": it is not a regular file");
+  }
   const std::string partial = path + ".tmp";
   std::unique_ptr<FILE, FileCloser> file(std::fopen(partial.c_str(), "wb"));
   auto failed = [&] {

@@ -1,8 +1,10 @@
 #include "model/vocabulary.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <unordered_set>
 
@@ -36,16 +38,19 @@ Status check_tokens(const GgufFile& file) {
   if (!tokens) return corrupt("key " + key + " is missing");
   if (!tokens->is_array() || tokens->element_type != GgufValueType::string || tokens->count == 0)
     return corrupt("key " + key + " is not an array of strings");
-  std::unordered_set<std::string_view> seen;
+  std::unordered_set<std::string> seen;
   seen.reserve(tokens->count);
   const std::byte* at = tokens->data.data();
   for (uint64_t i = 0; i < tokens->count; ++i) {
     uint64_t length = 0;
     std::memcpy(&length, at, sizeof length);
     at += sizeof length;
-    const std::string_view text(reinterpret_cast<const char*>(at), length);
+    std::string text(reinterpret_cast<const char*>(at), length);
     at += length;
-    if (!text.empty() && !seen.insert(text).second)
+    // As libllama sees it: cut at a NUL, and with a name if nothing is left.
+    text.resize(std::min(text.size(), text.find('\0')));
+    if (text.empty()) text = "[EMPTY_" + std::to_string(i) + "]";
+    if (!seen.insert(text).second)
       return corrupt("key " + key + " holds " + quote(text) + " twice");
   }
   for (const char* name : {"tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
@@ -56,6 +61,9 @@ Status check_tokens(const GgufFile& file) {
   Result<std::optional<std::string>> model = file.string("tokenizer.ggml.model");
   if (!model) return model.error();
   if (!*model) return corrupt("key tokenizer.ggml.model is missing");
+  if (**model != "llama" && **model != "gpt2")
+    return Status(Code::unsupported, "key tokenizer.ggml.model is " + quote(**model) +
+                                         "; weir runs models with llama and gpt2 vocabularies");
   if (**model == "llama") {
     for (unsigned byte = 0; byte < 256; ++byte) {
       char text[8];

@@ -7,9 +7,13 @@ namespace weir {
 
 void LogitDifference::add(std::span<const float> reference, std::span<const float> other) {
   size_t best = 0, best_other = 0;
+  bool has_nan = false;
   for (size_t i = 0; i < reference.size(); ++i) {
     double error = static_cast<double>(other[i]) - static_cast<double>(reference[i]);
-    if (std::isnan(error)) error = HUGE_VAL;
+    if (std::isnan(error)) {
+      error = HUGE_VAL;
+      has_nan = true;
+    }
     max_abs = std::max(max_abs, std::abs(error));
     squared_error += error * error;
     squared_value += static_cast<double>(reference[i]) * static_cast<double>(reference[i]);
@@ -18,7 +22,9 @@ void LogitDifference::add(std::span<const float> reference, std::span<const floa
   }
   ++rows;
   values += static_cast<int64_t>(reference.size());
-  if (best == best_other) {
+  if (has_nan) {
+    gaps_where_argmax_differs.push_back(HUGE_VAL);
+  } else if (best == best_other) {
     ++same_argmax;
   } else {
     gaps_where_argmax_differs.push_back(static_cast<double>(reference[best]) -

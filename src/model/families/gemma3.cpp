@@ -93,6 +93,12 @@ Status Gemma3::read_layers(WeightLoader& w) {
     w.fail(Code::corrupt, "a gemma3.rope key is not positive");
 
   for (const KvLayer& kv : w.geometry().layers) {
+    if (!kv.owns_kv()) {
+      w.fail(Code::unsupported,
+             "key gemma3.attention.shared_kv_layers: layers of this architecture "
+             "do not share their keys and values");
+      return w.status();
+    }
     const std::string b = "blk." + std::to_string(kv.index) + ".";
     const bool is_global = kv.retention.kind == LayerKind::global;
     Layer layer;
@@ -137,6 +143,8 @@ Result<std::unique_ptr<FamilyModel>> Gemma3::open(WeightLoader& w) {
   model->eps_ = w.number("attention.layer_norm_rms_epsilon");
   model->final_softcap_ = w.number("final_logit_softcapping", 0.0f);
   model->n_vocab_ = w.row_count("token_embd.weight");
+  if (!(model->final_softcap_ >= 0))
+    w.fail(Code::corrupt, "key gemma3.final_logit_softcapping is negative");
   if (model->eps_ < 0)
     w.fail(Code::corrupt, "key gemma3.attention.layer_norm_rms_epsilon is negative");
   model->embd_scale_ = std::sqrt(static_cast<float>(model->n_embd_));
