@@ -82,6 +82,16 @@ TEST(Cli, VerifyAgreesWithLlamaCpp) {
   }
 }
 
+// Quantized weights: within what llama.cpp's two attentions differ by.
+TEST(Cli, VerifyKnowsTheNoiseOfQuantizedWeights) {
+  const auto json = json_of(std::string("verify -m ") + WEIR_SOURCE_DIR +
+                            "/models/weir-tiny/weir-tiny-q8_0.gguf -f " + kText +
+                            " -n 700 --kv-type f32 --json -t 1");
+  EXPECT_EQ(json["verified"], true);
+  EXPECT_LE(json["nmse"].get<double>(), 2 * json["peer_noise_nmse"].get<double>());
+  EXPECT_EQ(json["argmax_differs_beyond_noise"], 0);
+}
+
 TEST(Cli, PerplexityIsLlamaCpps) {
   const auto json =
       json_of("perplexity -m " + kTiny + " -f " + kText + " -c 512 --peer --json -t 2");
