@@ -238,6 +238,7 @@ void EngineCore::deliver(const Batch& batch, std::span<Work* const> with_output)
 
 void EngineCore::take_logits(Work& work, std::span<const float> logits) {
   if (work.request.max_new_tokens == 0) return finish(work, FinishReason::length);
+  WEIR_CHECK(work.sampler);  // made before the request was let in
   Result<Token> token = work.sampler->sample(logits);
   if (!token) return finish(work, FinishReason::failed, token.error());
   work.last_token = Clock::now();
