@@ -77,11 +77,9 @@ PeerReply peer_reply(LlamaPeer& peer, const std::vector<Token>& prompt) {
 // distances, the greedy reply is llama.cpp's, but for ties closer than what f16 rounding moves a
 // logit of this model (0.03 was the most seen in `weir verify`).
 TEST(Recall, ScoresWhatLlamaCppScores) {
-  EngineOptions options = tiny_options();
-  options.n_threads = 2;
-  const auto core = make_tiny_core(options);
+  const auto core = make_tiny_core();
   PeerOptions peer_options;
-  peer_options.n_threads = 2;
+  peer_options.n_threads = 1;
   peer_options.context = 2048;
   auto peer = LlamaPeer::load(tiny_model().path(), peer_options);
   ASSERT_TRUE(peer.ok());
