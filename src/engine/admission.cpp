@@ -6,12 +6,12 @@
 namespace weir {
 
 Bytes EngineCore::need(int64_t tokens, int64_t step_tokens) const {
-  return planner_->plan({.tokens = tokens, .n_sequences = 1, .ubatch = step_tokens}).total();
+  return planner_.plan({.tokens = tokens, .n_sequences = 1, .ubatch = step_tokens}).total();
 }
 
 int64_t EngineCore::largest_context() const {
   const PlanLoad alone{.tokens = 0, .n_sequences = 1, .ubatch = 1};
-  return std::min(max_context_, planner_->most_tokens(budget_.limit(), alone));
+  return std::min(max_context_, planner_.most_tokens(budget_.limit(), alone));
 }
 
 Status EngineCore::check_request(Work& work) const {

@@ -30,12 +30,14 @@ const char* finish_reason_name(FinishReason reason) {
   return "";
 }
 
-EngineCore::EngineCore(const Model& model, KvDevice& device, const EngineOptions& options)
+EngineCore::EngineCore(const Model& model, KvDevice& device, const EngineOptions& options,
+                       KvPlanner planner)
     : model_(model),
       options_(options),
       tokenizer_(model.vocab()),
       budget_(options.kv_budget),
       device_(device),
+      planner_(std::move(planner)),
       executor_(model, device, options.n_threads) {
   const int64_t trained = model.geometry().max_context;
   max_context_ = options.max_context > 0 ? options.max_context : trained;
@@ -52,14 +54,13 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   }
   Result<KvPlanner> planner = KvPlanner::create(model.geometry(), options.kv);
   if (!planner) return planner.error();
-  std::unique_ptr<EngineCore> core(new EngineCore(model, device, options));
+  std::unique_ptr<EngineCore> core(new EngineCore(model, device, options, std::move(*planner)));
   KvCacheOptions cache_options;
   cache_options.address_space = std::min(options.kv_budget, kMostAddressSpace);
   cache_options.max_context = model.geometry().max_context;
   Result<std::unique_ptr<KvCache>> cache =
-      KvCache::create(planner->layout(), core->budget_, device.memory(), cache_options);
+      KvCache::create(core->planner_.layout(), core->budget_, device.memory(), cache_options);
   if (!cache) return cache.error();
-  core->planner_ = std::move(*planner);
   core->cache_ = std::move(*cache);
   core->conversations_ = std::make_unique<ConversationStore>(*core->cache_);
   if (core->largest_context() < 1) {

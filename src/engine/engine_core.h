@@ -89,7 +89,7 @@ class EngineCore {
   };
   using Batch = std::vector<BatchItem>;
 
-  EngineCore(const Model& model, KvDevice& device, const EngineOptions& options);
+  EngineCore(const Model& model, KvDevice& device, const EngineOptions& options, KvPlanner planner);
 
   // --- admission (admission.cpp) ---
   void admit_waiting();
@@ -117,7 +117,7 @@ class EngineCore {
   Tokenizer tokenizer_;
   Budget budget_;
   KvDevice& device_;
-  std::optional<KvPlanner> planner_;
+  KvPlanner planner_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<ConversationStore> conversations_;
   Executor executor_;

@@ -93,6 +93,7 @@ Result<Sampler> Sampler::create(const SamplingParams& p, const Tokenizer& tokeni
   const auto add = [&](llama_sampler* s) { llama_sampler_chain_add(sampler.chain_.get(), s); };
   if (!p.logit_bias.empty()) {
     std::vector<llama_logit_bias> biases;
+    biases.reserve(p.logit_bias.size());
     for (const auto& [token, bias] : p.logit_bias) biases.push_back({token, bias});
     add(llama_sampler_init_logit_bias(tokenizer.size(), static_cast<int32_t>(biases.size()),
                                       biases.data()));
