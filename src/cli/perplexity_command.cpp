@@ -75,7 +75,7 @@ Status read_window(std::span<const Token> tokens, int64_t step_tokens, size_t n_
   return {};
 }
 
-int perplexity(PerplexityOptions options) {
+int perplexity(const PerplexityOptions& options) {
   Result<std::string> text = read_text_file(options.file);
   if (!text) return report(text.error());
   Result<std::unique_ptr<Model>> loaded =
