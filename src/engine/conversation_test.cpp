@@ -156,7 +156,7 @@ TEST(Conversation, BusyConversationCannotBeClosedOrForked) {
   core->step();
   EXPECT_FALSE(core->conversations().close(id).ok());
   EXPECT_FALSE(core->conversations().fork(id).ok());
-  // A second request waits; closed meanwhile, its conversation is missed and named.
+  // A second request waits for the first.
   Reply late;
   RequestEvents late_events;
   late_events.on_finish = [&](const Reply& reply) { late = reply; };

@@ -128,11 +128,11 @@ Result<Token> Sampler::sample(std::span<const float> logits) {
     return Status(Code::internal, "the model's logits are not numbers; its file may be damaged");
   }
   if (is_greedy_) return static_cast<Token>(best - logits.begin());
-  std::vector<llama_token_data> candidates(logits.size());
+  candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
-    candidates[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
+    candidates_[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
   }
-  llama_token_data_array array{candidates.data(), candidates.size(), -1, false};
+  llama_token_data_array array{candidates_.data(), candidates_.size(), -1, false};
   try {
     if (grammar_) llama_sampler_apply(grammar_.get(), &array);
     llama_sampler_apply(chain_.get(), &array);

@@ -11,6 +11,7 @@
 #include "engine/tokenizer.h"
 
 struct llama_sampler;
+struct llama_token_data;
 
 namespace weir {
 
@@ -52,7 +53,8 @@ class Sampler {
   };
   std::unique_ptr<llama_sampler, Free> grammar_;  // may be null
   std::unique_ptr<llama_sampler, Free> chain_;
-  bool is_greedy_ = false;  // nothing but the largest logit matters
+  bool is_greedy_ = false;                    // nothing but the largest logit matters
+  std::vector<llama_token_data> candidates_;  // [n_vocab], kept from token to token
 };
 
 }  // namespace weir

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -11,23 +10,10 @@
 #include "base/library_log.h"
 #include "base/quote.h"
 #include "llama.h"
+#include "model/catch_library_log.h"
 
 namespace weir {
 namespace {
-
-void catch_library_log() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llama_log_set(
-        [](ggml_log_level level, const char* text, void*) {
-          library_log(level == GGML_LOG_LEVEL_ERROR  ? LibraryLevel::error
-                      : level == GGML_LOG_LEVEL_WARN ? LibraryLevel::warning
-                                                     : LibraryLevel::quiet,
-                      text);
-        },
-        nullptr);
-  });
-}
 
 Status corrupt(const std::string& what) { return Status(Code::corrupt, what); }
 

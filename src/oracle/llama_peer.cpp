@@ -3,32 +3,18 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "base/library_log.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "llama.h"
+#include "model/catch_library_log.h"
 // llama.cpp's memory accounts are exported by the library but declared beside its sources.
 #include "llama-ext.h"
 
 namespace weir {
 namespace {
-
-void catch_library_log() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    llama_log_set(
-        [](ggml_log_level level, const char* text, void*) {
-          library_log(level == GGML_LOG_LEVEL_ERROR  ? LibraryLevel::error
-                      : level == GGML_LOG_LEVEL_WARN ? LibraryLevel::warning
-                                                     : LibraryLevel::quiet,
-                      text);
-        },
-        nullptr);
-  });
-}
 
 std::string reason() {
   const std::string text = take_library_log();
