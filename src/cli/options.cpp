@@ -78,6 +78,8 @@ void EngineFlags::add_to(CLI::App& app) {
   app.add_flag("--no-repack", no_repack, "Keep weights in the file's layout");
   app.add_flag("--mmap", use_mmap,
                "Use weights from the mapped file instead of copying them to 2 MiB pages");
+  app.add_flag("--exact", exact,
+               "The same bits whatever else runs and however prompts are cut (slower prompts)");
 }
 
 int EngineFlags::threads() const {
@@ -89,6 +91,7 @@ ModelOptions EngineFlags::model_options(bool show_progress) const {
   ModelOptions options;
   options.repack = !no_repack;
   options.huge_pages = !use_mmap;
+  options.exact = exact;
   if (show_progress && isatty(STDERR_FILENO)) {
     options.progress = [](float done) {
       std::fprintf(stderr, "\rloading %3.0f %%%s", 100.0 * static_cast<double>(done),

@@ -30,6 +30,7 @@ struct EngineFlags {
   std::string kv_budget;
   bool no_repack = false;
   bool use_mmap = false;
+  bool exact = false;
 
   void add_to(CLI::App& app);
   int threads() const;

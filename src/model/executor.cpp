@@ -62,6 +62,8 @@ Executor::Impl::Impl(const Model& m, KvDevice& d, int n)
   WEIR_CHECK(threads && backend);
   ggml_backend_cpu_set_n_threads(backend.get(), n);
   ggml_backend_cpu_set_threadpool(backend.get(), threads.get());
+  // The library's tiled products and fused ops look at how many rows there are.
+  ggml_backend_cpu_set_use_ref(backend.get(), m.is_exact());
   ggml_backend_cpu_set_abort_callback(
       backend.get(),
       [](void* flag) {
@@ -120,7 +122,7 @@ Status Executor::compute(const StepInput& input, const KvLayout& layout, const S
   ggml_cgraph* graph = ggml_new_graph_custom(context.get(), e.graph_nodes, false);
   AttentionBatch attention(layout, step, e.device, e.n_threads, e.attention_buffers);
   GraphBuilder builder(context.get(), attention, static_cast<int64_t>(input.tokens.size()),
-                       static_cast<int64_t>(input.output_rows.size()));
+                       static_cast<int64_t>(input.output_rows.size()), e.model.is_exact());
   ggml_tensor* result = e.model.impl().family->build(builder);
   ggml_set_output(result);
   ggml_build_forward_expand(graph, result);
@@ -133,6 +135,7 @@ Status Executor::compute(const StepInput& input, const KvLayout& layout, const S
   if (auto* positions = static_cast<int32_t*>(builder.positions()->data))
     for (size_t i = 0; i < input.positions.size(); ++i)
       positions[i] = static_cast<int32_t>(input.positions[i]);
+  if (builder.zeros()) std::memset(builder.zeros()->data, 0, ggml_nbytes(builder.zeros()));
   if (builder.rows())
     std::memcpy(builder.rows()->data, input.output_rows.data(), input.output_rows.size_bytes());
 

@@ -16,11 +16,12 @@ ggml_tensor* input(ggml_context* ctx, const char* name, int64_t size) {
 }  // namespace
 
 GraphBuilder::GraphBuilder(ggml_context* ctx, AttentionBatch& attention, int64_t n_tokens,
-                           int64_t n_outputs)
+                           int64_t n_outputs, bool exact)
     : ctx_(ctx), attention_(attention), n_tokens_(n_tokens), n_outputs_(n_outputs) {
   tokens_ = input(ctx, "tokens", n_tokens);
   positions_ = input(ctx, "positions", n_tokens);
   if (n_outputs > 0 && n_outputs < n_tokens) rows_ = input(ctx, "output_rows", n_outputs);
+  if (exact) zeros_ = input(ctx, "zeros", n_tokens);
 }
 
 ggml_tensor* GraphBuilder::embed(ggml_tensor* table) { return ggml_get_rows(ctx_, table, tokens_); }
@@ -36,7 +37,14 @@ ggml_tensor* GraphBuilder::rms_norm(ggml_tensor* x, ggml_tensor* weight, float e
 }
 
 ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* x) {
-  return ggml_mul_mat(ctx_, weight, x);
+  if (!zeros_) return ggml_mul_mat(ctx_, weight, x);
+  // ggml's product by experts, with a single expert: one dot product after another, so the bits of
+  // a row do not depend on how many rows there are.
+  const int64_t in = weight->ne[0], out = weight->ne[1], n = x->ne[1];
+  ggml_tensor* y = ggml_mul_mat_id(ctx_, ggml_reshape_3d(ctx_, weight, in, out, 1),
+                                   ggml_reshape_3d(ctx_, x, in, 1, n),
+                                   ggml_view_2d(ctx_, zeros_, 1, n, sizeof(int32_t), 0));
+  return ggml_reshape_2d(ctx_, y, out, n);
 }
 
 ggml_tensor* GraphBuilder::heads(ggml_tensor* x, int64_t head_dim) {

@@ -16,7 +16,9 @@ namespace weir {
 class GraphBuilder {
  public:
   // Adds the inputs of a step to `ctx`. `attention` may be used until the graph was computed.
-  GraphBuilder(ggml_context* ctx, AttentionBatch& attention, int64_t n_tokens, int64_t n_outputs);
+  // `exact`: see ModelOptions.
+  GraphBuilder(ggml_context* ctx, AttentionBatch& attention, int64_t n_tokens, int64_t n_outputs,
+               bool exact = false);
 
   int64_t n_tokens() const { return n_tokens_; }
   bool has_outputs() const { return n_outputs_ > 0; }
@@ -42,6 +44,8 @@ class GraphBuilder {
   ggml_tensor* tokens() const { return tokens_; }
   ggml_tensor* positions() const { return positions_; }
   ggml_tensor* rows() const { return rows_; }
+  // [1, n_tokens] zeros, or null.
+  ggml_tensor* zeros() const { return zeros_; }
 
  private:
   ggml_context* ctx_;
@@ -50,6 +54,7 @@ class GraphBuilder {
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* positions_ = nullptr;
   ggml_tensor* rows_ = nullptr;
+  ggml_tensor* zeros_ = nullptr;
 };
 
 }  // namespace weir

@@ -57,7 +57,10 @@ Result<std::unique_ptr<Model>> Model::load(const std::string& path, const ModelO
   if (!geometry) return in_file(path, geometry.error());
   impl->geometry = std::move(*geometry);
 
-  WeightLoader loader(file, impl->geometry, options);
+  ModelOptions placed = options;
+  if (options.exact) placed.repack = false;
+  impl->exact = options.exact;
+  WeightLoader loader(file, impl->geometry, placed);
   Result<std::unique_ptr<FamilyModel>> model = family->open(loader);
   if (!model) return in_file(path, model.error());
   impl->family = std::move(*model);
@@ -89,6 +92,7 @@ const std::string& Model::description() const { return impl_->description; }
 int64_t Model::n_vocab() const { return impl_->family->n_vocab(); }
 int64_t Model::n_embd() const { return impl_->family->n_embd(); }
 int64_t Model::n_params() const { return impl_->n_params; }
+bool Model::is_exact() const { return impl_->exact; }
 Bytes Model::weight_bytes() const { return impl_->weights.bytes(); }
 const llama_vocab* Model::vocab() const { return llama_model_get_vocab(impl_->vocabulary.get()); }
 const llama_model* Model::vocab_model() const { return impl_->vocabulary.get(); }

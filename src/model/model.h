@@ -25,6 +25,10 @@ struct ModelOptions {
   // Copy the other weights into memory with 2 MiB pages (reads are faster) instead of using the
   // mapped file (start is faster, memory is shared between processes).
   bool huge_pages = true;
+  // Only products whose bits for one token do not depend on the other tokens of the step: logits
+  // then depend on a token's prefix alone, however it was cut into steps and whoever ran beside
+  // it. Prompts are read several times slower. Implies repack = false.
+  bool exact = false;
   // Called with 0..1 while loading, by one thread at a time but not always the same; may be empty.
   std::function<void(float)> progress;
 };
@@ -42,6 +46,7 @@ class Model {
   int64_t n_vocab() const;
   int64_t n_embd() const;
   int64_t n_params() const;
+  bool is_exact() const;       // loaded with ModelOptions::exact
   Bytes weight_bytes() const;  // memory that holds weights (mapped or copied)
 
   const llama_vocab* vocab() const;        // libllama's tokenizer of the same file

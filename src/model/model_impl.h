@@ -22,6 +22,7 @@ struct Model::Impl {
   std::unique_ptr<FamilyModel> family;
   std::unique_ptr<RopeRotator> rotator;
   int64_t n_params = 0;
+  bool exact = false;
 };
 
 }  // namespace weir
