@@ -136,6 +136,7 @@ Status Executor::compute(const StepInput& input, const KvLayout& layout, const S
     for (size_t i = 0; i < input.positions.size(); ++i)
       positions[i] = static_cast<int32_t>(input.positions[i]);
   if (builder.zeros()) std::memset(builder.zeros()->data, 0, ggml_nbytes(builder.zeros()));
+  builder.fill_of_position(input.positions);
   if (builder.rows())
     std::memcpy(builder.rows()->data, input.output_rows.data(), input.output_rows.size_bytes());
 

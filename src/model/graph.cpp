@@ -1,5 +1,8 @@
 #include "model/graph.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 #include "ggml.h"
 
@@ -32,13 +35,20 @@ ggml_tensor* GraphBuilder::scale(ggml_tensor* x, float factor) {
 
 ggml_tensor* GraphBuilder::add(ggml_tensor* a, ggml_tensor* b) { return ggml_add(ctx_, a, b); }
 
+ggml_tensor* GraphBuilder::mul(ggml_tensor* a, ggml_tensor* b) { return ggml_mul(ctx_, a, b); }
+
 ggml_tensor* GraphBuilder::rms_norm(ggml_tensor* x, ggml_tensor* weight, float eps) {
-  return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, eps), weight);
+  ggml_tensor* normed = ggml_rms_norm(ctx_, x, eps);
+  return weight ? ggml_mul(ctx_, normed, weight) : normed;
 }
 
-ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* x) {
+ggml_tensor* GraphBuilder::layer_norm(ggml_tensor* x, ggml_tensor* weight, float eps) {
+  return ggml_mul(ctx_, ggml_norm(ctx_, x, eps), weight);
+}
+
+ggml_tensor* GraphBuilder::product(ggml_tensor* weight, ggml_tensor* x) {
   if (!zeros_) return ggml_mul_mat(ctx_, weight, x);
-  // ggml's product by experts, with a single expert: one dot product after another, so the bits of
+    // ggml's product by experts, with a single expert: one dot product after another, so the bits of
   // a row do not depend on how many rows there are.
   const int64_t in = weight->ne[0], out = weight->ne[1], n = x->ne[1];
   ggml_tensor* y = ggml_mul_mat_id(ctx_, ggml_reshape_3d(ctx_, weight, in, out, 1),
@@ -47,23 +57,42 @@ ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* x) {
   return ggml_reshape_2d(ctx_, y, out, n);
 }
 
+ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* x, ggml_tensor* bias) {
+  ggml_tensor* y = product(weight, x);
+  return bias ? ggml_add(ctx_, y, bias) : y;
+}
+
 ggml_tensor* GraphBuilder::heads(ggml_tensor* x, int64_t head_dim) {
   return ggml_reshape_3d(ctx_, x, head_dim, x->ne[0] / head_dim, x->ne[1]);
 }
 
-ggml_tensor* GraphBuilder::rope(ggml_tensor* heads, const RopeLayer& layer) {
-  if (layer.n_rot == 0) return heads;
-  constexpr int kNoYarnContext = 0;
-  constexpr float kNoYarn = 0.0f, kMagnitude = 1.0f, kBetaFast = 32.0f, kBetaSlow = 1.0f;
-  return ggml_rope_ext(ctx_, heads, positions_, nullptr, layer.n_rot,
-                       layer.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, kNoYarnContext,
-                       layer.theta, layer.scale, kNoYarn, kMagnitude, kBetaFast, kBetaSlow);
+ggml_tensor* GraphBuilder::heads(ggml_tensor* x, int64_t head_dim, int64_t n_heads, int64_t first) {
+  const size_t element = ggml_element_size(x);
+  return ggml_view_3d(ctx_, x, head_dim, n_heads, x->ne[1],
+                      static_cast<size_t>(head_dim) * element, x->nb[1],
+                      static_cast<size_t>(first) * element);
 }
 
-ggml_tensor* GraphBuilder::gelu_ffn(ggml_tensor* gate, ggml_tensor* up, ggml_tensor* down,
-                                    ggml_tensor* x) {
-  ggml_tensor* wide = ggml_geglu_split(ctx_, linear(gate, x), linear(up, x));
-  return linear(down, wide);
+ggml_tensor* GraphBuilder::rope(ggml_tensor* heads, const RopeLayer& layer) {
+  return rotated(ctx_, heads, positions_, layer);
+}
+
+ggml_tensor* GraphBuilder::gated(Activation activation, ggml_tensor* gate, ggml_tensor* up) {
+  switch (activation) {
+    case Activation::silu:
+      return up ? ggml_swiglu_split(ctx_, gate, up) : ggml_swiglu(ctx_, gate);
+    case Activation::gelu:
+      return up ? ggml_geglu_split(ctx_, gate, up) : ggml_geglu(ctx_, gate);
+    case Activation::relu:
+      return up ? ggml_reglu_split(ctx_, gate, up) : ggml_reglu(ctx_, gate);
+  }
+  WEIR_CHECK(false && "an activation without a case");
+}
+
+ggml_tensor* GraphBuilder::gated_ffn(Activation activation, ggml_tensor* gate, ggml_tensor* up,
+                                     ggml_tensor* down, ggml_tensor* x) {
+  if (!gate) return linear(down, gated(activation, linear(up, x), nullptr));
+  return linear(down, gated(activation, linear(gate, x), linear(up, x)));
 }
 
 ggml_tensor* GraphBuilder::softcap(ggml_tensor* x, float cap) {
@@ -78,6 +107,20 @@ ggml_tensor* GraphBuilder::attend(int layer, const AttentionParams& params, ggml
 ggml_tensor* GraphBuilder::output_rows(ggml_tensor* x) {
   WEIR_CHECK(has_outputs());
   return rows_ ? ggml_get_rows(ctx_, x, rows_) : x;
+}
+
+ggml_tensor* GraphBuilder::of_position(std::function<float(int64_t)> of) {
+  ggml_tensor* tensor = ggml_new_tensor_3d(ctx_, GGML_TYPE_F32, 1, 1, n_tokens_);
+  ggml_set_name(tensor, "of_position");
+  ggml_set_input(tensor);
+  of_position_.push_back({tensor, std::move(of)});
+  return tensor;
+}
+
+void GraphBuilder::fill_of_position(std::span<const int64_t> positions) const {
+  for (const OfPosition& input : of_position_)
+    if (auto* out = static_cast<float*>(input.tensor->data))
+      std::transform(positions.begin(), positions.end(), out, input.of);
 }
 
 }  // namespace weir

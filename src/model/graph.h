@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
 
 #include "attention/attention_batch.h"
 #include "model/rope.h"
@@ -10,6 +13,8 @@ struct ggml_context;
 struct ggml_tensor;
 
 namespace weir {
+
+enum class Activation : uint8_t { silu, gelu, relu };  // gelu in its tanh form
 
 // The pieces that family files are written with. Activations are f32 [width, n_tokens], heads
 // [head_dim, n_heads, n_tokens].
@@ -26,19 +31,28 @@ class GraphBuilder {
   ggml_tensor* embed(ggml_tensor* table);  // rows of the step's tokens
   ggml_tensor* scale(ggml_tensor* x, float factor);
   ggml_tensor* add(ggml_tensor* a, ggml_tensor* b);
-  ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight,
-                        float eps);  // over the first dimension
-  ggml_tensor* linear(ggml_tensor* weight, ggml_tensor* x);
+  ggml_tensor* mul(ggml_tensor* a, ggml_tensor* b);  // element by element; b may repeat
+  // Over the first dimension; without a weight if that is null.
+  ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight, float eps);
+  ggml_tensor* layer_norm(ggml_tensor* x, ggml_tensor* weight, float eps);  // mean removed, no bias
+  ggml_tensor* linear(ggml_tensor* weight, ggml_tensor* x, ggml_tensor* bias = nullptr);
   ggml_tensor* heads(ggml_tensor* x, int64_t head_dim);  // [w, n] -> [head_dim, w / head_dim, n]
+  // Elements first .. first + head_dim * n_heads - 1 of a fused projection, as heads.
+  ggml_tensor* heads(ggml_tensor* x, int64_t head_dim, int64_t n_heads, int64_t first);
   ggml_tensor* rope(ggml_tensor* heads, const RopeLayer& layer);
-  // down(gelu(gate x) * up x), the tanh form of gelu
-  ggml_tensor* gelu_ffn(ggml_tensor* gate, ggml_tensor* up, ggml_tensor* down, ggml_tensor* x);
+  // activation(gate) * up. Without `up`, `gate` holds both, gate first.
+  ggml_tensor* gated(Activation activation, ggml_tensor* gate, ggml_tensor* up);
+  // down(activation(gate x) * up x). Without `gate`, `up` holds the rows of both, gate first.
+  ggml_tensor* gated_ffn(Activation activation, ggml_tensor* gate, ggml_tensor* up,
+                         ggml_tensor* down, ggml_tensor* x);
   ggml_tensor* softcap(ggml_tensor* x, float cap);  // cap * tanh(x / cap)
   // q, k, v as heads; stores k and v in the layer's KV and reads what the layer may see.
   ggml_tensor* attend(int layer, const AttentionParams& params, ggml_tensor* q, ggml_tensor* k,
                       ggml_tensor* v);
   // Only the rows whose logits are wanted. Call it when has_outputs().
   ggml_tensor* output_rows(ggml_tensor* x);
+  // f32 [1, 1, n_tokens]: `of` of each token's position, for mul() with heads.
+  ggml_tensor* of_position(std::function<float(int64_t position)> of);
 
   // Inputs to fill once the graph has memory: i32. `rows` is null when every token is an output.
   ggml_tensor* tokens() const { return tokens_; }
@@ -46,8 +60,11 @@ class GraphBuilder {
   ggml_tensor* rows() const { return rows_; }
   // [1, n_tokens] zeros, or null.
   ggml_tensor* zeros() const { return zeros_; }
+  void fill_of_position(std::span<const int64_t> positions) const;
 
  private:
+  ggml_tensor* product(ggml_tensor* weight, ggml_tensor* x);
+
   ggml_context* ctx_;
   AttentionBatch& attention_;
   int64_t n_tokens_, n_outputs_;
@@ -55,6 +72,11 @@ class GraphBuilder {
   ggml_tensor* positions_ = nullptr;
   ggml_tensor* rows_ = nullptr;
   ggml_tensor* zeros_ = nullptr;
+  struct OfPosition {
+    ggml_tensor* tensor;
+    std::function<float(int64_t)> of;
+  };
+  std::vector<OfPosition> of_position_;
 };
 
 }  // namespace weir

@@ -1,23 +1,45 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "kv/kv_cache.h"
 
+struct ggml_context;
+struct ggml_tensor;
+
 namespace weir {
 
-// How a layer turns positions into rotations: pair p of n_rot / 2 turns by
-// position * scale * theta^(-2p / n_rot).
+// How a layer turns positions into rotations: pair p of n_rot / 2 turns by position * turn(p).
 struct RopeLayer {
+  // Pairs that turn beta_fast times or more within the original context keep their frequency, those
+  // that turn beta_slow times or less are scaled, the pairs between are mixed. The two ends are
+  // rounded outwards to whole pairs, as ggml does.
+  struct Yarn {
+    int original_context = 0;
+    float beta_fast = 32.0f, beta_slow = 1.0f;
+  };
+
   int n_rot = 0;     // rotating elements, from the start of a head; 0: the layer does not rotate
   bool neox = true;  // pairs (p, p + n_rot/2); otherwise (2p, 2p + 1)
   float theta = 10000.0f;
-  float scale = 1.0f;  // of positions: 1 / the linear scaling factor
+  float scale = 1.0f;  // of positions: 1 / the scaling factor
+  std::optional<Yarn> yarn = {};
+  float magnitude = 1.0f;  // rotated elements are multiplied by it
+  // f32 [n_rot / 2 or more] with data: pair p's frequency is divided by element p. Not owned.
+  const ggml_tensor* divisors = nullptr;
 
-  // Rotates one head's row from position `from` to position `to`, in double precision.
+  // Radians per position of pair `pair`.
+  double turn(int pair) const;
+  // Rotates one head's row, which already has its magnitude, from position `from` to position `to`,
+  // in double precision.
   void rotate(double from, double to, std::span<float> row) const;
 };
+
+// The op that rotates `heads`, [head_dim, n_heads, n_tokens], by `positions`, i32 [n_tokens].
+ggml_tensor* rotated(ggml_context* ctx, ggml_tensor* heads, ggml_tensor* positions,
+                     const RopeLayer& layer);
 
 // A model's rope as the KV store's rotator.
 class RopeRotator : public KeyRotator {

@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// ggml's rotation of `row` to `position`.
+// `row` as the graph's op puts it at `position`.
 std::vector<float> ggml_rotated(const RopeLayer& rope, std::vector<float> row, int32_t position) {
   std::vector<std::byte> memory(1 << 20);
   ggml_context* ctx = ggml_init({memory.size(), memory.data(), false});
@@ -20,9 +20,7 @@ std::vector<float> ggml_rotated(const RopeLayer& rope, std::vector<float> row, i
   ggml_tensor* p = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 1);
   std::copy(row.begin(), row.end(), static_cast<float*>(x->data));
   *static_cast<int32_t*>(p->data) = position;
-  ggml_tensor* y = ggml_rope_ext(ctx, x, p, nullptr, rope.n_rot,
-                                 rope.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, 0,
-                                 rope.theta, rope.scale, 0.0f, 1.0f, 32.0f, 1.0f);
+  ggml_tensor* y = rotated(ctx, x, p, rope);
   ggml_cgraph* graph = ggml_new_graph(ctx);
   ggml_build_forward_expand(graph, y);
   ggml_graph_compute_with_ctx(ctx, graph, 1);
@@ -32,26 +30,83 @@ std::vector<float> ggml_rotated(const RopeLayer& rope, std::vector<float> row, i
   return row;
 }
 
-TEST(Rope, MovesAKeyToWhereGgmlWouldHavePutIt) {
+std::vector<float> gaussian_row(size_t n) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  for (const RopeLayer& rope :
-       {RopeLayer{64, true, 1e4f, 1.0f}, RopeLayer{64, true, 1e6f, 0.125f},
-        RopeLayer{32, true, 1e4f, 1.0f}, RopeLayer{64, false, 1e4f, 1.0f}, RopeLayer{}}) {
-    std::vector<float> row(64);
-    for (float& x : row) x = normal(random);
-    if (rope.n_rot == 0) {
-      std::vector<float> same = row;
-      rope.rotate(5, 900, same);
-      EXPECT_EQ(same, row);
-      continue;
-    }
+  std::vector<float> row(n);
+  for (float& x : row) x = normal(random);
+  return row;
+}
+
+// Divisors as an f32 tensor that holds its data.
+class Divisors {
+ public:
+  explicit Divisors(const std::vector<float>& values)
+      : memory_(4096), ctx_(ggml_init({memory_.size(), memory_.data(), false})) {
+    tensor_ = ggml_new_tensor_1d(ctx_, GGML_TYPE_F32, static_cast<int64_t>(values.size()));
+    std::copy(values.begin(), values.end(), static_cast<float*>(tensor_->data));
+  }
+  ~Divisors() { ggml_free(ctx_); }
+  const ggml_tensor* tensor() const { return tensor_; }
+
+ private:
+  std::vector<std::byte> memory_;
+  ggml_context* ctx_;
+  ggml_tensor* tensor_;
+};
+
+// One of every kind: both pairings, partial rotation, linear scaling, YaRN whose ramp lies inside
+// the pairs or starts before the first, divisors, magnitudes.
+std::vector<RopeLayer> kinds(const Divisors& divisors) {
+  const RopeLayer::Yarn yarn{4096, 32.0f, 1.0f}, early{64, 32.0f, 1.0f};
+  std::vector<RopeLayer> layers;
+  for (const bool neox : {true, false}) {
+    layers.push_back({64, neox, 1e4f, 1.0f});
+    layers.push_back({64, neox, 1e6f, 0.125f});
+    layers.push_back({32, neox, 1e4f, 1.0f});
+    layers.push_back({64, neox, 1.5e5f, 1.0f / 32, yarn, 1.3466f});
+    layers.push_back({48, neox, 1e4f, 1.0f / 8, early, 1.0f});
+    layers.push_back({64, neox, 5e5f, 1.0f, std::nullopt, 1.0f, divisors.tensor()});
+    layers.push_back({64, neox, 1e4f, 0.25f, yarn, 1.19f, divisors.tensor()});
+  }
+  return layers;
+}
+
+std::vector<float> made_up_divisors() {
+  std::vector<float> divisors(32);
+  for (size_t i = 0; i < divisors.size(); ++i) divisors[i] = 1 + 0.25f * static_cast<float>(i);
+  divisors[31] = 1e30f;
+  return divisors;
+}
+
+TEST(Rope, MovesAKeyToWhereGgmlWouldHavePutIt) {
+  const Divisors divisors(made_up_divisors());
+  const std::vector<float> row = gaussian_row(64);
+  for (const RopeLayer& rope : kinds(divisors)) {
+    SCOPED_TRACE(testing::Message() << "n_rot " << rope.n_rot << " neox " << rope.neox << " theta "
+                                    << rope.theta << " scale " << rope.scale);
     for (const auto& [from, to] : {std::pair{0, 7}, std::pair{130, 2}, std::pair{1000, 1731}}) {
       std::vector<float> moved = ggml_rotated(rope, row, from);
       rope.rotate(from, to, moved);
       const std::vector<float> there = ggml_rotated(rope, row, to);
       // ggml steps through the angles in f32: at position 1731 they are off by up to 1e-4.
       for (size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(moved[i], there[i], 2e-3f) << i;
+    }
+  }
+  std::vector<float> same = row;
+  RopeLayer{}.rotate(5, 900, same);
+  EXPECT_EQ(same, row);
+}
+
+// From position 0 the magnitude is all that ggml's rotation adds.
+TEST(Rope, MagnitudeIsThatOfTheRotatedElements) {
+  const Divisors divisors(made_up_divisors());
+  const std::vector<float> row = gaussian_row(64);
+  for (const RopeLayer& rope : kinds(divisors)) {
+    const std::vector<float> rotated = ggml_rotated(rope, row, 0);
+    for (int i = 0; i < 64; ++i) {
+      const float factor = i < rope.n_rot ? rope.magnitude : 1.0f;
+      EXPECT_NEAR(rotated[static_cast<size_t>(i)], row[static_cast<size_t>(i)] * factor, 1e-5f) << i;
     }
   }
 }

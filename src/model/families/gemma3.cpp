@@ -54,7 +54,7 @@ ggml_tensor* Gemma3::attention(GraphBuilder& g, int i, ggml_tensor* x) const {
 
 ggml_tensor* Gemma3::feed_forward(GraphBuilder& g, const Layer& layer, ggml_tensor* x) const {
   ggml_tensor* f = g.rms_norm(x, layer.ffn_norm, eps_);
-  f = g.gelu_ffn(layer.ffn_gate, layer.ffn_up, layer.ffn_down, f);
+  f = g.gated_ffn(Activation::gelu, layer.ffn_gate, layer.ffn_up, layer.ffn_down, f);
   return g.rms_norm(f, layer.post_ffw_norm, eps_);
 }
 
