@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kMaxTensors = 4096;
 constexpr size_t kWriteBytes = 8 * static_cast<size_t>(kMiB);
 constexpr float kNormSpread = 0.1f;
+constexpr float kRouterDeviation = 4.0f;
 
 // The types llama.cpp's quantizer falls back to where a row is no multiple of 256.
 ggml_type fallback(ggml_type type) {
@@ -76,22 +77,37 @@ ggml_type SynthFile::type_for(const std::string& name, int64_t in) {
   return type;
 }
 
-void SynthFile::add(const std::string& name, ggml_type type, int64_t in, int64_t out, float mean,
-                    float scale) {
+void SynthFile::add(const std::string& name, ggml_type type, std::initializer_list<int64_t> shape,
+                    float mean, float scale) {
   WEIR_CHECK(tensors_.size() < kMaxTensors);
-  ggml_tensor* tensor = out == 1 ? ggml_new_tensor_1d(context_, type, in)
-                                 : ggml_new_tensor_2d(context_, type, in, out);
+  ggml_tensor* tensor =
+      ggml_new_tensor(context_, type, static_cast<int>(shape.size()), std::data(shape));
   ggml_set_name(tensor, name.c_str());
   gguf_add_tensor(gguf_, tensor);
   tensors_.push_back({tensor, mean, scale});
 }
 
 void SynthFile::matrix(const std::string& name, int64_t in, int64_t out) {
-  add(name, type_for(name, in), in, out, 0.0f, 1.0f / std::sqrt(static_cast<float>(in)));
+  add(name, type_for(name, in), {in, out}, 0.0f, 1.0f / std::sqrt(static_cast<float>(in)));
+}
+
+void SynthFile::experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert) {
+  add(name, type_for(name, in), {in, out, n_expert}, 0.0f,
+      1.0f / std::sqrt(static_cast<float>(in)));
+}
+
+void SynthFile::router(const std::string& name, int64_t in, int64_t n_expert) {
+  add(name, GGML_TYPE_F32, {in, n_expert}, 0.0f,
+      kRouterDeviation / std::sqrt(static_cast<float>(in)));
+}
+
+void SynthFile::expert_biases(const std::string& name, int64_t size, int64_t n_expert,
+                              float scale) {
+  add(name, GGML_TYPE_F32, {size, n_expert}, 0.0f, scale);
 }
 
 void SynthFile::norm(const std::string& name, int64_t size, float mean) {
-  add(name, GGML_TYPE_F32, size, 1, mean, kNormSpread);
+  add(name, GGML_TYPE_F32, {size}, mean, kNormSpread);
 }
 
 void SynthFile::vocabulary(int64_t size) {

@@ -29,6 +29,13 @@ class SynthFile {
 
   // y = W x: rows of `in` elements with standard deviation 1/sqrt(in), so that lengths are kept.
   void matrix(const std::string& name, int64_t in, int64_t out);
+  // The matrices of `n_expert` experts in one tensor.
+  void experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert);
+  // A router's matrix, f32 as converters keep it. Its logits have deviation 4, so that the last
+  // expert chosen has a small share and matters little where rounding makes it another one.
+  void router(const std::string& name, int64_t in, int64_t n_expert);
+  // One f32 bias vector for each expert, with standard deviation `scale`.
+  void expert_biases(const std::string& name, int64_t size, int64_t n_expert, float scale = 0.1f);
   // A norm's f32 factors, near `mean`.
   void norm(const std::string& name, int64_t size, float mean = 1.0f);
   // Tokens, scores, special tokens and chat template for `size` tokens.
@@ -48,8 +55,8 @@ class SynthFile {
     float scale;  // standard deviation
   };
   ggml_type type_for(const std::string& name, int64_t in);
-  void add(const std::string& name, ggml_type type, int64_t in, int64_t out, float mean,
-           float scale);
+  void add(const std::string& name, ggml_type type, std::initializer_list<int64_t> shape,
+           float mean, float scale);
 
   ggml_type weights_;
   uint64_t seed_;

@@ -103,6 +103,12 @@ std::string WeightLoader::text(std::string_view key, const std::string& otherwis
   return value && *value ? **value : otherwise;
 }
 
+bool WeightLoader::flag(std::string_view key, bool otherwise) {
+  Result<std::optional<bool>> value = file_.boolean(full_key(key));
+  if (!value) fail(value.error().code(), value.error().message());
+  return value && *value ? **value : otherwise;
+}
+
 int64_t WeightLoader::row_length(std::string_view tensor) const {
   const GgufTensor* found = file_.find_tensor(tensor);
   return found ? found->shape[0] : 0;
@@ -113,25 +119,28 @@ int64_t WeightLoader::row_count(std::string_view tensor) const {
   return found ? found->shape[1] : 0;
 }
 
-const GgufTensor* WeightLoader::checked(const std::string& name, int64_t in, int64_t rows) {
+const GgufTensor* WeightLoader::checked(const std::string& name, int64_t in, int64_t rows,
+                                        int64_t n_expert) {
   if (!status_.ok()) return nullptr;
   const GgufTensor* found = file_.find_tensor(name);
   if (!found) {
     fail(Code::not_found, "tensor " + name + " is missing");
     return nullptr;
   }
-  const std::array<int64_t, 4> expected{in, rows, 1, 1};
+  const std::array<int64_t, 4> expected{in, rows, n_expert, 1};
   if (found->shape != expected) {
     const size_t n_dims = static_cast<size_t>(std::max(found->n_dims, 1));
     fail(Code::corrupt, "tensor " + name + " has the shape " +
                             shape_text(std::span(found->shape).first(n_dims)) + "; expected " +
-                            shape_text(std::span(expected).first(rows == 1 ? 1 : 2)));
+                            shape_text(std::span(expected).first(n_expert > 1 ? 3
+                                                                 : rows > 1   ? 2
+                                                                              : 1)));
     return nullptr;
   }
   // weir's list of types and the library's must agree before the library sees the data.
   const auto type = static_cast<ggml_type>(found->type);
   if (found->type >= GGML_TYPE_COUNT ||
-      ggml_row_size(type, found->shape[0]) * static_cast<uint64_t>(rows) != found->bytes) {
+      ggml_row_size(type, in) * static_cast<uint64_t>(rows * n_expert) != found->bytes) {
     fail(Code::unsupported, "tensor " + name + " has type " + found->type_facts->name +
                                 ", which this build of ggml does not know");
     return nullptr;
@@ -144,24 +153,32 @@ ggml_tensor* WeightLoader::want(const GgufTensor& source, ggml_backend_buffer_ty
     if (known.source == &source && known.extra == extra) return known.tensor;
   const auto type = static_cast<ggml_type>(source.type);
   ggml_tensor* tensor =
-      source.n_dims < 2
-          ? ggml_new_tensor_1d(context_.get(), type, source.shape[0])
-          : ggml_new_tensor_2d(context_.get(), type, source.shape[0], source.shape[1]);
+      ggml_new_tensor(context_.get(), type, std::max(source.n_dims, 1), source.shape.data());
   ggml_set_name(tensor, source.name.c_str());
   wanted_.push_back({&source, tensor, extra});
   return tensor;
 }
 
-// The first extra buffer type in which the CPU can multiply with this matrix.
-ggml_backend_buffer_type* WeightLoader::extra_type_for(const GgufTensor& source) {
+// The first extra buffer type in which the CPU can multiply with this matrix, or with one of many
+// that each token picks.
+ggml_backend_buffer_type* WeightLoader::extra_type_for(const GgufTensor& source, bool by_expert) {
+  constexpr int64_t kTokens = 512;
   ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   for (ggml_backend_buffer_type* candidate : extra_types_) {
     std::unique_ptr<ggml_context, Weights::ContextFree> scratch(
         ggml_init({4 * ggml_tensor_overhead(), nullptr, true}));
-    ggml_tensor* weight = ggml_new_tensor_2d(scratch.get(), static_cast<ggml_type>(source.type),
-                                             source.shape[0], source.shape[1]);
-    ggml_tensor* x = ggml_new_tensor_2d(scratch.get(), GGML_TYPE_F32, source.shape[0], 512);
-    ggml_tensor* product = ggml_mul_mat(scratch.get(), weight, x);
+    ggml_context* ctx = scratch.get();
+    ggml_tensor* weight = ggml_new_tensor_3d(ctx, static_cast<ggml_type>(source.type),
+                                             source.shape[0], source.shape[1], source.shape[2]);
+    ggml_tensor* product = nullptr;
+    if (by_expert) {
+      ggml_tensor* x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, source.shape[0], 1, kTokens);
+      ggml_tensor* picked = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, kTokens);
+      product = ggml_mul_mat_id(ctx, weight, x, picked);
+    } else {
+      ggml_tensor* x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, source.shape[0], kTokens);
+      product = ggml_mul_mat(ctx, weight, x);
+    }
     // An empty buffer of that type tells the device where the weight would lie.
     weight->buffer = ggml_backend_buft_alloc_buffer(candidate, 0);
     const bool supported = weight->buffer && ggml_backend_dev_supports_op(cpu, product);
@@ -171,15 +188,23 @@ ggml_backend_buffer_type* WeightLoader::extra_type_for(const GgufTensor& source)
   return nullptr;
 }
 
-ggml_tensor* WeightLoader::matrix(const std::string& name, int64_t in, int64_t out) {
-  const GgufTensor* source = checked(name, in, out);
+ggml_tensor* WeightLoader::multiplied(const GgufTensor* source, bool by_expert) {
   if (!source) return nullptr;
   if (!can_multiply(static_cast<ggml_type>(source->type))) {
-    fail(Code::unsupported, "tensor " + name + " has type " + source->type_facts->name +
+    fail(Code::unsupported, "tensor " + source->name + " has type " + source->type_facts->name +
                                 ", which cannot be multiplied with");
     return nullptr;
   }
-  return want(*source, extra_type_for(*source));
+  return want(*source, extra_type_for(*source, by_expert));
+}
+
+ggml_tensor* WeightLoader::matrix(const std::string& name, int64_t in, int64_t out) {
+  return multiplied(checked(name, in, out), false);
+}
+
+ggml_tensor* WeightLoader::experts(const std::string& name, int64_t in, int64_t out,
+                                   int64_t n_expert) {
+  return multiplied(checked(name, in, out, n_expert), true);
 }
 
 ggml_tensor* WeightLoader::table(const std::string& name, int64_t in, int64_t rows) {
@@ -193,15 +218,22 @@ ggml_tensor* WeightLoader::table(const std::string& name, int64_t in, int64_t ro
   return want(*source, nullptr);
 }
 
-ggml_tensor* WeightLoader::vector(const std::string& name, int64_t size) {
-  const GgufTensor* source = checked(name, size, 1);
+ggml_tensor* WeightLoader::numbers(const GgufTensor* source) {
   if (!source) return nullptr;
   if (source->type != GGML_TYPE_F32) {
     fail(Code::unsupported,
-         "tensor " + name + " has type " + source->type_facts->name + "; expected f32");
+         "tensor " + source->name + " has type " + source->type_facts->name + "; expected f32");
     return nullptr;
   }
   return want(*source, nullptr);
+}
+
+ggml_tensor* WeightLoader::vector(const std::string& name, int64_t size) {
+  return numbers(checked(name, size, 1));
+}
+
+ggml_tensor* WeightLoader::expert_vectors(const std::string& name, int64_t size, int64_t n_expert) {
+  return numbers(checked(name, size, n_expert));
 }
 
 void WeightLoader::report(uint64_t bytes) {

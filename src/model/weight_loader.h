@@ -58,6 +58,7 @@ class WeightLoader {
   float number(std::string_view key);
   float number(std::string_view key, float otherwise);
   std::string text(std::string_view key, const std::string& otherwise);
+  bool flag(std::string_view key, bool otherwise);
 
   bool has(std::string_view tensor) const { return file_.find_tensor(tensor) != nullptr; }
   // A tensor's extents as the file has them: [elements of a row, rows]; zeros if it is missing.
@@ -66,10 +67,14 @@ class WeightLoader {
 
   // y = W x: `out` rows of `in` elements, of any type that can be multiplied.
   ggml_tensor* matrix(const std::string& name, int64_t in, int64_t out);
+  // The matrices of `n_expert` experts in one tensor, for products that pick an expert per token.
+  ggml_tensor* experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert);
   // Rows that are looked up.
   ggml_tensor* table(const std::string& name, int64_t in, int64_t rows);
   // A norm or bias: f32.
   ggml_tensor* vector(const std::string& name, int64_t size);
+  // One bias or factor vector for each expert: f32 [size, n_expert].
+  ggml_tensor* expert_vectors(const std::string& name, int64_t size, int64_t n_expert);
 
   // For what else a family finds wrong.
   void fail(Code code, const std::string& what);
@@ -85,9 +90,12 @@ class WeightLoader {
     ggml_backend_buffer_type* extra;  // one of the CPU's extra buffer types, or null
   };
   std::string full_key(std::string_view key) const;
-  const GgufTensor* checked(const std::string& name, int64_t in, int64_t rows);
+  const GgufTensor* checked(const std::string& name, int64_t in, int64_t rows,
+                            int64_t n_expert = 1);
+  ggml_tensor* multiplied(const GgufTensor* source, bool by_expert);
+  ggml_tensor* numbers(const GgufTensor* source);
   ggml_tensor* want(const GgufTensor& source, ggml_backend_buffer_type* extra);
-  ggml_backend_buffer_type* extra_type_for(const GgufTensor& source);
+  ggml_backend_buffer_type* extra_type_for(const GgufTensor& source, bool by_expert);
   Status place_plain(Weights& weights);
   Status place_extra(ggml_backend_buffer_type* type, Weights& weights);
   void report(uint64_t bytes);
