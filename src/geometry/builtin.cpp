@@ -6,100 +6,22 @@
 
 #include "base/check.h"
 #include "base/quote.h"
-#include "geometry_json.h"
+#include "catalog_json.h"
+#include "geometry/facts_json.h"
 
 namespace weir {
 namespace {
 
-using Json = nlohmann::json;
-
-template <typename T>
-void read(const Json& entry, const std::string& key, T& value) {
-  entry.at(key).get_to(value);
-}
-
-template <typename T>
-void read(const Json& entry, const std::string& key, std::optional<T>& value) {
-  if (const Json& field = entry.at(key); !field.is_null()) value = field.get<T>();
-}
-
-std::optional<LayerKindFacts> read_kind(const Json& entry, const std::string& kind) {
-  if (entry.at("n_head_" + kind).is_null()) return std::nullopt;
-  LayerKindFacts facts;
-  read(entry, "n_head_" + kind, facts.n_head);
-  read(entry, "n_head_kv_" + kind, facts.n_head_kv);
-  read(entry, "head_dim_k_" + kind, facts.head_dim_k);
-  read(entry, "head_dim_v_" + kind, facts.head_dim_v);
-  read(entry, "rope_dims_" + kind, facts.rope_dims);
-  read(entry, "rope_theta_" + kind, facts.rope_theta);
-  return facts;
-}
-
-ModelFacts read_entry(const Json& entry) {
-  ModelFacts m;
-  const std::pair<const char*, std::string*> texts[] = {
-      {"id", &m.id},
-      {"name", &m.name},
-      {"family", &m.family},
-      {"gguf_arch", &m.gguf_arch},
-      {"hf_arch", &m.hf_arch},
-      {"source", &m.source},
-      {"notes", &m.notes},
-      {"attention_kind", &m.attention_kind},
-      {"rope_type_gguf", &m.rope_type_gguf},
-      {"rope_scaling", &m.rope_scaling},
-      {"rope_scaling_scope", &m.rope_scaling_scope},
-      {"embd_scale", &m.embd_scale},
-      {"sinks", &m.sinks},
-      {"q_norm", &m.q_norm},
-      {"k_norm", &m.k_norm},
-      {"v_norm", &m.v_norm},
-      {"attn_gate", &m.attn_gate},
-      {"norm_kind", &m.norm_kind},
-      {"norm_placement", &m.norm_placement},
-      {"act", &m.act},
-      {"turn_open", &m.turn_open},
-      {"turn_close", &m.turn_close},
-  };
-  for (const auto& [key, text] : texts) read(entry, key, *text);
-  const std::pair<const char*, double*> numbers[] = {{"attn_scale", &m.attn_scale},
-                                                     {"attn_softcap", &m.attn_softcap},
-                                                     {"final_softcap", &m.final_softcap},
-                                                     {"logit_scale", &m.logit_scale}};
-  for (const auto& [key, number] : numbers) read(entry, key, *number);
-  const std::pair<const char*, int*> counts[] = {{"n_layers", &m.n_layers},
-                                                 {"n_mtp_layers", &m.n_mtp_layers},
-                                                 {"n_expert", &m.n_expert},
-                                                 {"n_expert_used", &m.n_expert_used},
-                                                 {"n_expert_shared", &m.n_expert_shared},
-                                                 {"n_dense_lead", &m.n_dense_lead},
-                                                 {"moe_every", &m.moe_every}};
-  for (const auto& [key, count] : counts) read(entry, key, *count);
-
-  read(entry, "verified", m.verified);
-  read(entry, "global_layers", m.global_layers);
-  read(entry, "window", m.window);
-  read(entry, "kv_source", m.kv_source);
-  m.global = read_kind(entry, "global");
-  m.local = read_kind(entry, "local");
-  read(entry, "v_from_k_global", m.v_from_k_global);
-  read(entry, "n_embd", m.n_embd);
-  read(entry, "n_ff", m.n_ff);
-  read(entry, "n_vocab", m.n_vocab);
-  read(entry, "norm_plus_one_in_hf", m.norm_plus_one_in_hf);
-  read(entry, "n_ff_exp", m.n_ff_exp);
-  read(entry, "tied_embeddings", m.tied_embeddings);
-  read(entry, "max_context", m.max_context);
-  return m;
-}
-
-// The list is part of the program: an entry that does not parse is our bug.
+// The catalog is part of the program: an entry that does not read is our bug.
 std::vector<ModelFacts> read_all() {
   std::vector<ModelFacts> models;
-  try {
-    for (const Json& entry : Json::parse(kGeometryJson)) models.push_back(read_entry(entry));
-  } catch (const Json::exception&) {
-    WEIR_CHECK(false && "catalog/geometry.json lacks a field or holds one of another type");
+  const nlohmann::json entries = nlohmann::json::parse(builtin_catalog(), nullptr, false);
+  WEIR_CHECK(entries.is_array());
+  for (const nlohmann::json& entry : entries) {
+    WEIR_CHECK(entry.is_object() && entry.contains("geometry"));
+    Result<ModelFacts> facts = facts_from_json(entry["geometry"]);
+    WEIR_CHECK(facts.ok());
+    models.push_back(std::move(*facts));
   }
   return models;
 }
@@ -151,6 +73,8 @@ std::string near_matches(std::string_view id) {
 
 }  // namespace
 
+std::string_view builtin_catalog() { return kCatalogJson; }
+
 bool ModelFacts::is_global(int layer) const {
   return std::binary_search(global_layers.begin(), global_layers.end(), layer);
 }
@@ -168,7 +92,7 @@ Result<const ModelFacts*> find_builtin(std::string_view id) {
   return Status(Code::not_found,
                 "there is no built-in model " + quote(id) +
                     (near.empty() ? "; known families: Gemma, gpt-oss, Command, Llama, Mistral, "
-                                    "OLMo and more, see catalog/geometry.json"
+                                    "OLMo and more; 'weir catalog list' names all"
                                   : "; near matches: " + near));
 }
 

@@ -19,8 +19,8 @@ struct LayerKindFacts {
   std::optional<double> rope_theta;  // nothing where nothing rotates or not sourced
 };
 
-// One entry of the built-in list: the facts of a published model, KV geometry and more. Fields are
-// those of catalog/geometry.json; what has no value there has none here.
+// The facts of a published model, KV geometry and more: the `geometry` of its catalog entry
+// (docs/catalog.md says what each field means). What has no value there has none here.
 struct ModelFacts {
   std::string id, name, family, gguf_arch, hf_arch;
   bool verified = false;  // the geometry was read in the vendor's config or code
@@ -54,7 +54,10 @@ struct ModelFacts {
   bool is_global(int layer) const;
 };
 
-// All entries, in the order of the list. Parsed once; any thread.
+// The files of catalog/ as one JSON array, in the natural order of their names.
+std::string_view builtin_catalog();
+
+// The models of the catalog, in the same order. Parsed once; any thread.
 const std::vector<ModelFacts>& builtin_models();
 
 // Errors: not_found, naming ids that look like `id`.

@@ -43,7 +43,7 @@ TEST(Builtin, AnUnknownIdNamesNearMatches) {
   EXPECT_THAT(message("gemma3-27b"), testing::HasSubstr("gemma-3-27b"));
   EXPECT_THAT(message("Gemma 3 12B"), testing::HasSubstr("gemma-3-12b"));
   EXPECT_THAT(message("gpt-oss"), testing::HasSubstr("gpt-oss-20b, gpt-oss-120b"));
-  EXPECT_THAT(message("zzzzzzzzzzzz"), testing::HasSubstr("catalog/geometry.json"));
+  EXPECT_THAT(message("zzzzzzzzzzzz"), testing::HasSubstr("weir catalog list"));
 }
 
 }  // namespace

@@ -1,5 +1,12 @@
-# Writes OUTPUT.h and OUTPUT.cpp with the bytes of INPUT. See Embed.cmake.
-file(READ ${INPUT} hex HEX)
+# Writes OUTPUT.h and OUTPUT.cpp with the bytes of "[", the INPUTS with "," between them, and "]". See
+# Embed.cmake.
+set(hex "")
+foreach(input ${INPUTS})
+  file(READ ${input} one HEX)
+  string(APPEND hex "2c${one}")
+endforeach()
+string(REGEX REPLACE "^2c" "" hex "${hex}")
+set(hex "5b${hex}5d")
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
 string(REGEX REPLACE "(................................................................................)"
        "\\1\n" bytes "${bytes}")
