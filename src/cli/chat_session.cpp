@@ -89,7 +89,7 @@ Result<Reply> ChatSession::reply(std::vector<ChatMessage> before,
   request.max_new_tokens = max_new_tokens_;
   request.conversation = current().conversation;
   RequestEvents events;
-  events.on_token = [&on_text](Token, std::string_view text) { on_text(text); };
+  events.on_token = [&on_text](const TokenEvent& event) { on_text(event.text); };
   Reply reply = run_interruptibly(*loaded_->engine, std::move(request), std::move(events));
   if (reply.reason == FinishReason::failed) return give_up(reply.error);
   messages.push_back({"assistant", reply.text});

@@ -85,8 +85,8 @@ int run(const RunOptions& options) {
 
   RequestEvents events;
   if (!options.as_json) {
-    events.on_token = [](Token, std::string_view text) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
+    events.on_token = [](const TokenEvent& event) {
+      std::fwrite(event.text.data(), 1, event.text.size(), stdout);
       std::fflush(stdout);
     };
   }

@@ -52,7 +52,7 @@ TEST(EngineBudget, SeveralSequencesAddUp) {
     RequestEvents events;
     events.on_prompt_progress = [&, i](int64_t done, int64_t) { seen[i].in_kv = done; };
     // The token just chosen is not in the KV; the one before it has just been written.
-    events.on_token = [&, i, n = int64_t{0}](Token, std::string_view) mutable {
+    events.on_token = [&, i, n = int64_t{0}](const TokenEvent&) mutable {
       seen[i].in_kv = lengths[i] + n++;
     };
     events.on_finish = [&, i](const Reply&) { seen[i].is_finished = true; };

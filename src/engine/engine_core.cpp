@@ -249,14 +249,24 @@ void EngineCore::take_logits(Work& work, std::span<const float> logits) {
   ++work.reply.usage.completion_tokens;
 
   const bool is_end = tokenizer_.is_end(*token);
-  std::string text = is_end ? std::string() : work.stream.push(tokenizer_.piece(*token));
+  const auto& visible = work.request.visible_tokens;
+  const bool is_visible = std::find(visible.begin(), visible.end(), *token) != visible.end();
+  std::string text = is_end && !is_visible
+                         ? std::string()
+                         : work.stream.push(tokenizer_.piece(*token, is_visible));
   const bool ends_turn = is_end && !work.request.ignore_end;
   const bool is_full = work.reply.usage.completion_tokens == work.request.max_new_tokens;
   const bool ends = ends_turn || work.stream.is_stopped() || is_full ||
                     static_cast<int64_t>(work.tokens.size()) >= max_context_;
   if (ends && !work.stream.is_stopped()) text += work.stream.finish();
   work.reply.text += text;
-  if (work.events.on_token) work.events.on_token(*token, text);
+  if (work.events.on_token) {
+    std::optional<TokenLogprobs> logprobs;
+    if (work.request.n_logprobs >= 0) {
+      logprobs = logprobs_of(logits, *token, work.request.n_logprobs);
+    }
+    work.events.on_token({*token, text, logprobs ? &*logprobs : nullptr});
+  }
 
   if (ends_turn) return finish(work, FinishReason::end_of_turn);
   if (work.stream.is_stopped()) return finish(work, FinishReason::stop_string);
@@ -284,8 +294,9 @@ void EngineCore::finish(Work& work, FinishReason reason, Status error) {
   if (std::string rest = work.stream.is_stopped() ? std::string() : work.stream.finish();
       !rest.empty()) {
     reply.text += rest;
-    if (work.events.on_token && !reply.tokens.empty())
-      work.events.on_token(reply.tokens.back(), rest);
+    if (work.events.on_token && !reply.tokens.empty()) {
+      work.events.on_token({.token = reply.tokens.back(), .text = rest, .is_new = false});
+    }
   }
   if (!reply.tokens.empty()) {
     reply.timings.ttft_ms = ms(work.first_token - work.submitted);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "engine/testing/tiny_engine.h"
@@ -73,6 +74,45 @@ TEST(Engine, GrammarIsObeyed) {
   const Reply bad = reply_to(*core, request);
   EXPECT_EQ(bad.reason, FinishReason::failed);
   EXPECT_EQ(bad.error.code(), Code::invalid_input);
+}
+
+TEST(Engine, LogprobsAreReportedWhenAsked) {
+  const auto core = make_tiny_core();
+  const auto collect = [&](int32_t n) {
+    std::vector<std::optional<TokenLogprobs>> seen;
+    RequestEvents events;
+    events.on_token = [&](const TokenEvent& event) {
+      if (!event.is_new) return;
+      seen.push_back(event.logprobs ? std::optional(*event.logprobs) : std::nullopt);
+      if (event.logprobs) EXPECT_EQ(event.logprobs->chosen.token, event.token);
+    };
+    Request request = greedy(tiny_tokens(user_turn("Hello!")), 8);
+    request.n_logprobs = n;
+    core->submit(request, std::move(events));
+    while (core->step()) {
+    }
+    return seen;
+  };
+  for (const auto& none : collect(-1)) EXPECT_FALSE(none);
+  for (const auto& chosen : collect(0)) EXPECT_TRUE(chosen && chosen->top.empty());
+  const auto three = collect(3);
+  ASSERT_FALSE(three.empty());
+  for (const auto& one : three) {
+    ASSERT_TRUE(one && one->top.size() == 3);
+    EXPECT_EQ(one->top[0].token, one->chosen.token);  // greedy
+    EXPECT_EQ(one->top[0].logprob, one->chosen.logprob);
+    EXPECT_GE(one->top[1].logprob, one->top[2].logprob);
+  }
+}
+
+TEST(Engine, ControlTokensAreTextOnlyWhereAsked) {
+  const auto core = make_tiny_core();
+  const Token turn = tiny_tokens("<start_of_turn>").back();
+  Request request = greedy(tiny_tokens("Once"), 1);
+  request.sampling.logit_bias = {{turn, 1000}};
+  EXPECT_EQ(reply_to(*core, request).text, "");
+  request.visible_tokens = {turn};
+  EXPECT_EQ(reply_to(*core, request).text, "<start_of_turn>");
 }
 
 TEST(Engine, BadRequestsAreRefusedBeforeAnyWork) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/logprobs.h"
 #include "engine/sampler.h"
 #include "engine/tokenizer.h"
 #include "kv/kv_cache.h"
@@ -35,6 +36,16 @@ struct Request {
   SamplingParams sampling;
   std::vector<std::string> stop;  // not part of the text
   bool ignore_end = false;        // go on after an end-of-turn token
+  // Control tokens that are part of the text all the same: marks of tool calls or of reasoning.
+  std::vector<Token> visible_tokens;
+  // Report the log-probability of each token and of this many of the likeliest. -1: do not.
+  int32_t n_logprobs = -1;
+
+  // Prompt lengths at which the engine should keep a restart point, ascending: the start of the
+  // last user turn, say, where another question would branch off.
+  std::vector<int64_t> restart_at;
+  uint32_t tenant = 0;            // whose prefixes may be reused; 0: everybody's without a key
+  std::string conversation_name;  // a named conversation of that tenant; empty: none
   // Continue this conversation: what the prompt has in common with it is not computed again.
   std::optional<ConversationId> conversation;
 };
@@ -71,10 +82,20 @@ struct Reply {
   int64_t kv_tokens = 0;  // tokens of this request in the KV then
 };
 
+// A step of a reply.
+struct TokenEvent {
+  Token token = 0;
+  // The text that has become certain (often empty); valid during the call.
+  std::string_view text;
+  // Null unless the request asked; valid during the call.
+  const TokenLogprobs* logprobs = nullptr;
+  // False for text held back until the end: `token` was reported before.
+  bool is_new = true;
+};
+
 // Called on the engine's thread, which must not be kept waiting. Any may be empty.
 struct RequestEvents {
-  // A token, and the text that has become certain with it (often empty).
-  std::function<void(Token token, std::string_view text)> on_token;
+  std::function<void(const TokenEvent& event)> on_token;
   // Prompt tokens computed so far, of those that had to be.
   std::function<void(int64_t done, int64_t total)> on_prompt_progress;
   // Exactly once.

@@ -1,0 +1,135 @@
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "engine/testing/tiny_engine.h"
+
+namespace weir {
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer tiny(tiny_model().vocab());
+  return tiny;
+}
+
+std::vector<Token> tokens_of(const std::string& text) {
+  return *tokenizer().tokenize(text, false, true);
+}
+
+SamplingParams with_grammar(const std::string& grammar) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.grammar = grammar;
+  return params;
+}
+
+// What the sampler takes when the model wants nothing but `wanted`.
+Token offer(Sampler& sampler, Token wanted) {
+  std::vector<float> logits(static_cast<size_t>(tokenizer().size()), 0.0f);
+  logits[static_cast<size_t>(wanted)] = 100;
+  Result<Token> token = sampler.sample(logits);
+  EXPECT_TRUE(token.ok()) << token.status().message();
+  return token.ok() ? *token : -1;
+}
+
+// Whether it takes every token of `text`.
+bool takes(Sampler& sampler, const std::string& text) {
+  for (const Token token : tokens_of(text)) {
+    if (offer(sampler, token) != token) return false;
+  }
+  return true;
+}
+
+TEST(Sampler, GrammarThatWaitsBindsFromItsWordOn) {
+  SamplingParams params = with_grammar("root ::= \"<call>\" [0-9] \"</call>\"");
+  params.grammar_triggers.words = {"<call>"};
+  Sampler free = *Sampler::create(params, tokenizer());
+  EXPECT_TRUE(takes(free, "Once upon a time <cal 7 king"));
+
+  Sampler bound = *Sampler::create(params, tokenizer());
+  EXPECT_TRUE(takes(bound, "A king <call>7"));
+  EXPECT_FALSE(takes(bound, "king"));
+}
+
+// The library searches all that it has seen at each token; what is forgotten must
+// not be a word that has begun, and a grammar that binds must not be set back.
+TEST(Sampler, WaitingGrammarForgetsWithoutMissingItsWord) {
+  SamplingParams params = with_grammar("root ::= \"<call>\" [0-9]+ \"</call>\"");
+  params.grammar_triggers.words = {"<call>"};
+  const std::vector<Token> word = tokens_of("<call>");
+  ASSERT_GT(word.size(), 1u);
+  const Token filler = tokens_of("king").back();
+  for (int before = 505; before < 525; ++before) {
+    Sampler sampler = *Sampler::create(params, tokenizer());
+    for (int i = 0; i < before; ++i) ASSERT_EQ(offer(sampler, filler), filler);
+    for (const Token token : word) ASSERT_EQ(offer(sampler, token), token);
+    EXPECT_NE(offer(sampler, filler), filler) << before;
+    EXPECT_TRUE(takes(sampler, "12345")) << before;
+  }
+  Sampler bound = *Sampler::create(params, tokenizer());
+  ASSERT_TRUE(takes(bound, "<call>"));
+  for (int i = 0; i < 1200; ++i) ASSERT_TRUE(takes(bound, "7")) << i;
+  EXPECT_FALSE(takes(bound, "king"));
+}
+
+TEST(Sampler, WordInsideReasoningDoesNotBind) {
+  SamplingParams params = with_grammar("root ::= \"<call>\" [0-9] \"</call>\"");
+  params.grammar_triggers.words = {"<call>"};
+  params.reasoning = {tokens_of("[think]"), {tokens_of("[/think]")}};
+  Sampler sampler = *Sampler::create(params, tokenizer());
+  EXPECT_TRUE(takes(sampler, "[think]perhaps <call>king[/think]"));
+  EXPECT_TRUE(takes(sampler, " so <call>7"));
+  EXPECT_FALSE(takes(sampler, "king"));
+
+  params.grammar_prefix = tokens_of("[think]");  // the template began the reasoning
+  Sampler begun = *Sampler::create(params, tokenizer());
+  EXPECT_TRUE(takes(begun, "perhaps <call>king"));
+}
+
+TEST(Sampler, PrefixOfTheReplyIsTheGrammarsBeginning) {
+  SamplingParams params = with_grammar("root ::= \"model says \" [0-9]");
+  params.grammar_prefix = tokens_of("model says ");
+  Sampler sampler = *Sampler::create(params, tokenizer());
+  EXPECT_FALSE(takes(sampler, "model"));
+  sampler = *Sampler::create(params, tokenizer());
+  EXPECT_TRUE(takes(sampler, "7"));
+
+  params.grammar_prefix = tokens_of("something else");
+  EXPECT_EQ(Sampler::create(params, tokenizer()).status().code(), Code::invalid_input);
+}
+
+TEST(Sampler, BiasForcesAndBansTokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  const Token king = tokens_of("king").back(), tale = tokens_of("tale").back();
+  params.logit_bias = {{king, -std::numeric_limits<float>::infinity()}, {tale, 50}};
+  Sampler sampler = *Sampler::create(params, tokenizer());
+  EXPECT_EQ(offer(sampler, king), tale);
+  params.logit_bias = {{tokenizer().size(), 1}};
+  EXPECT_EQ(Sampler::create(params, tokenizer()).status().code(), Code::invalid_input);
+}
+
+// Asking the grammar about the choice alone must not change what may be chosen.
+TEST(Sampler, GrammarIsObeyedWhateverTheModelWants) {
+  SamplingParams params = with_grammar("root ::= (\"a\" | \"b\")+ \"!\"");
+  params.temperature = 1;
+  params.top_k = 0;
+  Sampler sampler = *Sampler::create(params, tokenizer());
+  std::vector<float> logits(static_cast<size_t>(tokenizer().size()), 0.0f);
+  std::string text;
+  for (int i = 0; i < 200 && (text.empty() || text.back() != '!'); ++i) {
+    for (size_t t = 0; t < logits.size(); ++t) {
+      logits[t] = static_cast<float>((t * 2654435761u + static_cast<size_t>(i) * 97) % 1000) / 300;
+    }
+    Result<Token> token = sampler.sample(logits);
+    ASSERT_TRUE(token.ok()) << token.status().message();
+    text += tokenizer().piece(*token);
+  }
+  EXPECT_EQ(text.find_first_not_of("ab"), text.size() - 1) << text;
+  EXPECT_EQ(text.back(), '!');
+}
+
+}  // namespace
+}  // namespace weir
