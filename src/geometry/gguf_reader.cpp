@@ -52,6 +52,21 @@ int64_t load_integer(GgufValueType type, const std::byte* at) {
   }
 }
 
+bool is_number(GgufValueType type) {
+  return is_integer(type) || type == GgufValueType::f32 || type == GgufValueType::f64;
+}
+
+double load_number(GgufValueType type, const std::byte* at) {
+  if (type == GgufValueType::f32) return load<float>(at);
+  if (type == GgufValueType::f64) return load<double>(at);
+  return static_cast<double>(load_integer(type, at));
+}
+
+Status too_many(std::string_view key, uint64_t count, uint64_t max_count) {
+  return Status(Code::corrupt, "metadata key " + quote(key) + " has " + std::to_string(count) +
+                                   " elements, more than " + std::to_string(max_count));
+}
+
 Status wrong_type(std::string_view key, const GgufValue& value, const char* expected) {
   const std::string found =
       value.is_array() ? std::string("an array of ") + gguf_value_type_name(value.element_type)
@@ -103,12 +118,8 @@ Result<std::optional<int64_t>> GgufFile::integer(std::string_view key) const {
 Result<std::optional<double>> GgufFile::number(std::string_view key) const {
   const GgufValue* value = find(key);
   if (!value) return std::optional<double>();
-  if (value->type == GgufValueType::f32) {
-    return std::optional<double>(load<float>(value->data.data()));
-  }
-  if (value->type == GgufValueType::f64) return std::optional(load<double>(value->data.data()));
-  if (!is_integer(value->type)) return wrong_type(key, *value, "a number");
-  return std::optional(static_cast<double>(load_integer(value->type, value->data.data())));
+  if (!is_number(value->type)) return wrong_type(key, *value, "a number");
+  return std::optional(load_number(value->type, value->data.data()));
 }
 
 Result<std::optional<bool>> GgufFile::boolean(std::string_view key) const {
@@ -135,14 +146,24 @@ Result<std::optional<std::vector<int64_t>>> GgufFile::integers(std::string_view 
   if (!is_integer(type) && type != GgufValueType::boolean) {
     return wrong_type(key, *value, "integers");
   }
-  if (value->count > max_count) {
-    return Status(Code::corrupt, "metadata key " + quote(key) + " has " +
-                                     std::to_string(value->count) + " elements, more than " +
-                                     std::to_string(max_count));
-  }
+  if (value->count > max_count) return too_many(key, value->count, max_count);
   std::vector<int64_t> numbers;
   for (uint64_t i = 0; i < value->count; ++i) {
     numbers.push_back(load_integer(type, value->data.data() + i * gguf_value_size(type)));
+  }
+  return std::optional(std::move(numbers));
+}
+
+Result<std::optional<std::vector<double>>> GgufFile::numbers(std::string_view key,
+                                                             uint64_t max_count) const {
+  const GgufValue* value = find(key);
+  if (!value) return std::optional<std::vector<double>>();
+  const GgufValueType type = value->element_type;
+  if (!is_number(type)) return wrong_type(key, *value, "numbers");
+  if (value->count > max_count) return too_many(key, value->count, max_count);
+  std::vector<double> numbers;
+  for (uint64_t i = 0; i < value->count; ++i) {
+    numbers.push_back(load_number(type, value->data.data() + i * gguf_value_size(type)));
   }
   return std::optional(std::move(numbers));
 }

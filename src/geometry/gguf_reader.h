@@ -85,6 +85,9 @@ class GgufFile {
   // A scalar (one element) or an array of integers or booleans of at most `max_count`.
   Result<std::optional<std::vector<int64_t>>> integers(std::string_view key,
                                                        uint64_t max_count) const;
+  // The same for integers and floats.
+  Result<std::optional<std::vector<double>>> numbers(std::string_view key,
+                                                     uint64_t max_count) const;
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
   const GgufTensor* find_tensor(std::string_view name) const;

@@ -19,7 +19,7 @@ GgufBytes small() {
   g.u32("gemma3.attention.sliding_window", 8).f32("gemma3.rope.freq_base", 1e6f);
   g.boolean("tokenizer.ggml.add_bos_token", true);
   g.strings("tokenizer.ggml.tokens", {"a", "", "long token"});
-  g.i32s("numbers", {-1, 2, 3});
+  g.i32s("numbers", {-1, 2, 3}).f32s("fractions", {0.5f, -2});
   g.tensor("token_embd.weight", {32, 3}, 8).tensor("output_norm.weight", {32});
   return g;
 }
@@ -41,6 +41,9 @@ TEST(GgufReader, ReadsKeysAndTensors) {
   EXPECT_TRUE(**file->boolean("tokenizer.ggml.add_bos_token"));
   EXPECT_EQ(file->find("tokenizer.ggml.tokens")->count, 3u);
   EXPECT_EQ(**file->integers("numbers", 3), (std::vector<int64_t>{-1, 2, 3}));
+  EXPECT_EQ(**file->numbers("numbers", 3), (std::vector<double>{-1, 2, 3}));
+  EXPECT_EQ(**file->numbers("fractions", 2), (std::vector<double>{0.5, -2}));
+  EXPECT_EQ(**file->numbers("gemma3.rope.freq_base", 1), (std::vector<double>{1e6}));
   EXPECT_FALSE(file->integer("absent")->has_value());
 
   ASSERT_EQ(file->tensors().size(), 2u);
@@ -63,6 +66,9 @@ TEST(GgufReader, AWrongTypeNamesTheKeyAndWhatItHolds) {
   EXPECT_FALSE(file->boolean("gemma3.block_count").ok());
   EXPECT_FALSE(file->number("general.architecture").ok());
   EXPECT_FALSE(file->integers("numbers", 2).ok());
+  EXPECT_FALSE(file->integers("fractions", 2).ok());
+  EXPECT_FALSE(file->numbers("fractions", 1).ok());
+  EXPECT_FALSE(file->numbers("tokenizer.ggml.tokens", 9).ok());
 }
 
 TEST(GgufReader, ReadsVersion2AndRefusesOthers) {

@@ -29,6 +29,9 @@ struct ModelOptions {
   // then depend on a token's prefix alone, however it was cut into steps and whoever ran beside
   // it. Prompts are read several times slower. Implies repack = false.
   bool exact = false;
+  // Tokens of the longest conversation: models with one set of rope factors for short contexts and
+  // one for long ones (longrope) take the set for this length. 0: the model's largest context.
+  int64_t context = 0;
   // Called with 0..1 while loading, by one thread at a time but not always the same; may be empty.
   std::function<void(float)> progress;
 };

@@ -66,6 +66,20 @@ void SynthFile::key(const std::string& name, const std::string& value) {
   gguf_set_val_str(gguf_, name.c_str(), value.c_str());
 }
 
+void SynthFile::flag(const std::string& name, bool value) {
+  gguf_set_val_bool(gguf_, name.c_str(), value);
+}
+void SynthFile::array(const std::string& name, const std::vector<uint32_t>& values) {
+  gguf_set_arr_data(gguf_, name.c_str(), GGUF_TYPE_UINT32, values.data(), values.size());
+}
+void SynthFile::array(const std::string& name, const std::vector<float>& values) {
+  gguf_set_arr_data(gguf_, name.c_str(), GGUF_TYPE_FLOAT32, values.data(), values.size());
+}
+void SynthFile::flags(const std::string& name, const std::vector<bool>& values) {
+  const std::vector<int8_t> bytes(values.begin(), values.end());
+  gguf_set_arr_data(gguf_, name.c_str(), GGUF_TYPE_BOOL, bytes.data(), bytes.size());
+}
+
 ggml_type SynthFile::type_for(const std::string& name, int64_t in) {
   if (in % ggml_blck_size(weights_) == 0) return weights_;
   ggml_type type = fallback(weights_);
@@ -77,37 +91,48 @@ ggml_type SynthFile::type_for(const std::string& name, int64_t in) {
   return type;
 }
 
-void SynthFile::add(const std::string& name, ggml_type type, std::initializer_list<int64_t> shape,
-                    float mean, float scale) {
+SynthFile::Tensor& SynthFile::add(const std::string& name, ggml_type type,
+                                  std::initializer_list<int64_t> shape) {
   WEIR_CHECK(tensors_.size() < kMaxTensors);
   ggml_tensor* tensor =
       ggml_new_tensor(context_, type, static_cast<int>(shape.size()), std::data(shape));
   ggml_set_name(tensor, name.c_str());
   gguf_add_tensor(gguf_, tensor);
-  tensors_.push_back({tensor, mean, scale});
+  return tensors_.emplace_back(Tensor{tensor, false, 0.0f, 0.0f, {}});
 }
 
-void SynthFile::matrix(const std::string& name, int64_t in, int64_t out) {
-  add(name, type_for(name, in), {in, out}, 0.0f, 1.0f / std::sqrt(static_cast<float>(in)));
+void SynthFile::matrix(const std::string& name, int64_t in, int64_t out, float gain) {
+  add(name, type_for(name, in), {in, out}).deviation = gain / std::sqrt(static_cast<float>(in));
 }
 
 void SynthFile::experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert) {
-  add(name, type_for(name, in), {in, out, n_expert}, 0.0f,
-      1.0f / std::sqrt(static_cast<float>(in)));
+  add(name, type_for(name, in), {in, out, n_expert}).deviation =
+      1.0f / std::sqrt(static_cast<float>(in));
 }
 
 void SynthFile::router(const std::string& name, int64_t in, int64_t n_expert) {
-  add(name, GGML_TYPE_F32, {in, n_expert}, 0.0f,
-      kRouterDeviation / std::sqrt(static_cast<float>(in)));
+  add(name, GGML_TYPE_F32, {in, n_expert}).deviation =
+      kRouterDeviation / std::sqrt(static_cast<float>(in));
 }
 
 void SynthFile::expert_biases(const std::string& name, int64_t size, int64_t n_expert,
                               float scale) {
-  add(name, GGML_TYPE_F32, {size, n_expert}, 0.0f, scale);
+  add(name, GGML_TYPE_F32, {size, n_expert}).deviation = scale;
 }
 
 void SynthFile::norm(const std::string& name, int64_t size, float mean) {
-  add(name, GGML_TYPE_F32, {size}, mean, kNormSpread);
+  vector(name, size, mean, kNormSpread * mean);
+}
+
+void SynthFile::vector(const std::string& name, int64_t size, float mean, float deviation) {
+  Tensor& tensor = add(name, GGML_TYPE_F32, {size});
+  tensor.is_vector = true;
+  tensor.mean = mean;
+  tensor.deviation = deviation;
+}
+
+void SynthFile::values(const std::string& name, std::vector<float> numbers) {
+  add(name, GGML_TYPE_F32, {static_cast<int64_t>(numbers.size())}).values = std::move(numbers);
 }
 
 void SynthFile::vocabulary(int64_t size) {
@@ -136,6 +161,23 @@ int64_t SynthFile::data_bytes() const {
   int64_t bytes = 0;
   for (const Tensor& tensor : tensors_) bytes += static_cast<int64_t>(ggml_nbytes(tensor.meta));
   return bytes;
+}
+
+// `out` is the part of the tensor's data that starts at byte `done`, whole rows.
+void SynthFile::fill(const Tensor& tensor, RandomTiles& tiles, SynthRandom& random, size_t done,
+                     std::span<std::byte> out) const {
+  if (!tensor.values.empty()) {
+    std::memcpy(out.data(), reinterpret_cast<const std::byte*>(tensor.values.data()) + done,
+                out.size());
+  } else if (tensor.is_vector) {
+    float* numbers = reinterpret_cast<float*>(out.data());
+    for (size_t i = 0; i < out.size() / sizeof(float); ++i)
+      numbers[i] = tensor.mean + tensor.deviation * random.gaussian();
+  } else {
+    const ggml_type type = tensor.meta->type;
+    const size_t row = ggml_row_size(type, tensor.meta->ne[0]);
+    tiles.fill(type, tensor.deviation, static_cast<int64_t>(row / ggml_type_size(type)), out);
+  }
 }
 
 Status SynthFile::write(const std::string& path, const std::function<void(float)>& progress) {
@@ -169,13 +211,7 @@ Status SynthFile::write(const std::string& path, const std::function<void(float)
     const size_t step = std::max<size_t>(1, kWriteBytes / row) * row;
     for (size_t done = 0; done < size; done += buffer.size()) {
       buffer.resize(std::min(step, size - done));
-      if (tensor.mean != 0) {
-        float* out = reinterpret_cast<float*>(buffer.data());
-        for (size_t i = 0; i < buffer.size() / sizeof(float); ++i)
-          out[i] = tensor.mean * (1.0f + tensor.scale * random.gaussian());
-      } else {
-        tiles.fill(type, tensor.scale, static_cast<int64_t>(row / ggml_type_size(type)), buffer);
-      }
+      fill(tensor, tiles, random, done, buffer);
       if (std::fwrite(buffer.data(), 1, buffer.size(), file.get()) != buffer.size())
         return failed();
       written += static_cast<float>(buffer.size());

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,9 @@
 struct gguf_context;
 
 namespace weir {
+
+class RandomTiles;
+class SynthRandom;
 
 // A GGUF file of random weights in the making: keys and tensors are listed first, then the file is
 // streamed out. What a family's `synthesize` writes into.
@@ -26,9 +30,13 @@ class SynthFile {
   void key(const std::string& name, uint32_t value);
   void key(const std::string& name, float value);
   void key(const std::string& name, const std::string& value);
+  void flag(const std::string& name, bool value);
+  void array(const std::string& name, const std::vector<uint32_t>& values);
+  void array(const std::string& name, const std::vector<float>& values);
+  void flags(const std::string& name, const std::vector<bool>& values);
 
-  // y = W x: rows of `in` elements with standard deviation 1/sqrt(in), so that lengths are kept.
-  void matrix(const std::string& name, int64_t in, int64_t out);
+  // y = W x: rows of `in` elements with standard deviation gain/sqrt(in): 1 keeps lengths.
+  void matrix(const std::string& name, int64_t in, int64_t out, float gain = 1.0f);
   // The matrices of `n_expert` experts in one tensor.
   void experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert);
   // A router's matrix, f32 as converters keep it. Its logits have deviation 4, so that the last
@@ -38,6 +46,10 @@ class SynthFile {
   void expert_biases(const std::string& name, int64_t size, int64_t n_expert, float scale = 0.1f);
   // A norm's f32 factors, near `mean`.
   void norm(const std::string& name, int64_t size, float mean = 1.0f);
+  // Biases and the like: f32 numbers with this mean and standard deviation.
+  void vector(const std::string& name, int64_t size, float mean, float deviation);
+  // An f32 tensor of these numbers.
+  void values(const std::string& name, std::vector<float> numbers);
   // Tokens, scores, special tokens and chat template for `size` tokens.
   void vocabulary(int64_t size);
 
@@ -51,12 +63,15 @@ class SynthFile {
  private:
   struct Tensor {
     ggml_tensor* meta;
-    float mean;   // of a norm; matrices have 0
-    float scale;  // standard deviation
+    bool is_vector;  // f32, drawn one by one
+    float mean;
+    float deviation;
+    std::vector<float> values;  // instead of random numbers
   };
   ggml_type type_for(const std::string& name, int64_t in);
-  void add(const std::string& name, ggml_type type, std::initializer_list<int64_t> shape,
-           float mean, float scale);
+  Tensor& add(const std::string& name, ggml_type type, std::initializer_list<int64_t> shape);
+  void fill(const Tensor& tensor, RandomTiles& tiles, SynthRandom& random, size_t done,
+            std::span<std::byte> out) const;
 
   ggml_type weights_;
   uint64_t seed_;

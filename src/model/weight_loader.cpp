@@ -16,6 +16,7 @@
 namespace weir {
 namespace {
 
+constexpr uint64_t kMaxPerLayer = 65536;  // elements of an array with one a layer
 constexpr size_t kAlignment = 64;  // of tensors in copied memory: a cache line
 
 // Types that ggml's matrix product takes on the left.
@@ -97,16 +98,67 @@ float WeightLoader::number(std::string_view key, float otherwise) {
   return file_.find(full_key(key)) ? number(key) : otherwise;
 }
 
+float WeightLoader::positive(std::string_view key) {
+  const float value = number(key);
+  if (!(value > 0)) fail(Code::corrupt, "key " + full_key(key) + " is not positive");
+  return value;
+}
+
+float WeightLoader::positive(std::string_view key, float otherwise) {
+  return has_key(key) ? positive(key) : otherwise;
+}
+
+bool WeightLoader::flag(std::string_view key, bool otherwise) {
+  Result<std::optional<bool>> value = file_.boolean(full_key(key));
+  if (!value) fail(value.error().code(), value.error().message());
+  return value ? value->value_or(otherwise) : otherwise;
+}
+
 std::string WeightLoader::text(std::string_view key, const std::string& otherwise) {
   Result<std::optional<std::string>> value = file_.string(full_key(key));
   if (!value) fail(value.error().code(), value.error().message());
   return value && *value ? **value : otherwise;
 }
 
-bool WeightLoader::flag(std::string_view key, bool otherwise) {
-  Result<std::optional<bool>> value = file_.boolean(full_key(key));
-  if (!value) fail(value.error().code(), value.error().message());
-  return value && *value ? **value : otherwise;
+template <typename T>
+std::vector<T> WeightLoader::spread(std::string_view key,
+                                    const Result<std::optional<std::vector<T>>>& values,
+                                    std::optional<T> otherwise) {
+  const size_t n_layers = geometry_.layers.size();
+  std::vector<T> out(n_layers, otherwise.value_or(T{}));
+  if (!values) {
+    fail(values.error().code(), values.error().message());
+  } else if (!*values) {
+    if (!otherwise) fail(Code::corrupt, "key " + full_key(key) + " is missing");
+  } else if (!file_.find(full_key(key))->is_array()) {
+    out.assign(n_layers, (*values)->front());
+  } else if ((*values)->size() < n_layers) {
+    fail(Code::corrupt, "key " + full_key(key) + " has " + std::to_string((*values)->size()) +
+                            " elements for " + std::to_string(n_layers) + " layers");
+  } else {
+    out.assign((*values)->begin(), (*values)->begin() + static_cast<ptrdiff_t>(n_layers));
+  }
+  return out;
+}
+
+std::vector<int64_t> WeightLoader::per_layer(std::string_view key) {
+  return spread<int64_t>(key, file_.integers(full_key(key), kMaxPerLayer), std::nullopt);
+}
+
+std::vector<int64_t> WeightLoader::per_layer(std::string_view key, int64_t otherwise) {
+  return spread<int64_t>(key, file_.integers(full_key(key), kMaxPerLayer), otherwise);
+}
+
+std::vector<float> WeightLoader::numbers_per_layer(std::string_view key, float otherwise) {
+  const std::vector<double> wide =
+      spread<double>(key, file_.numbers(full_key(key), kMaxPerLayer), otherwise);
+  if (!std::all_of(wide.begin(), wide.end(), [](double x) { return std::isfinite(x); }))
+    fail(Code::corrupt, "key " + full_key(key) + " is not finite");
+  return {wide.begin(), wide.end()};
+}
+
+int64_t WeightLoader::context() const {
+  return options_.context > 0 ? options_.context : geometry_.max_context;
 }
 
 int64_t WeightLoader::row_length(std::string_view tensor) const {
@@ -234,6 +286,26 @@ ggml_tensor* WeightLoader::vector(const std::string& name, int64_t size) {
 
 ggml_tensor* WeightLoader::expert_vectors(const std::string& name, int64_t size, int64_t n_expert) {
   return numbers(checked(name, size, n_expert));
+}
+
+ggml_tensor* WeightLoader::positive_vector(const std::string& name, int64_t size) {
+  ggml_tensor* tensor = vector(name, size);
+  if (!tensor) return nullptr;
+  std::vector<float> values(static_cast<size_t>(size));
+  std::memcpy(values.data(), file_.data(*file_.find_tensor(name)).data(), size * sizeof(float));
+  if (!std::all_of(values.begin(), values.end(), [](float x) { return x > 0; })) {
+    fail(Code::corrupt, "tensor " + name + " holds a number that is not positive");
+    return nullptr;
+  }
+  return tensor;
+}
+
+ggml_tensor* WeightLoader::matrix_if_present(const std::string& name, int64_t in, int64_t out) {
+  return has(name) ? matrix(name, in, out) : nullptr;
+}
+
+ggml_tensor* WeightLoader::vector_if_present(const std::string& name, int64_t size) {
+  return has(name) ? vector(name, size) : nullptr;
 }
 
 void WeightLoader::report(uint64_t bytes) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,14 +52,24 @@ class WeightLoader {
   ~WeightLoader();
 
   const KvGeometry& geometry() const { return geometry_; }
+  // Tokens of the longest conversation that the model is loaded for; 0 if nobody says.
+  int64_t context() const;
 
   // Keys, without the architecture's prefix. Those without a default are required.
   int64_t integer(std::string_view key);
   int64_t integer(std::string_view key, int64_t otherwise);
   float number(std::string_view key);
   float number(std::string_view key, float otherwise);
-  std::string text(std::string_view key, const std::string& otherwise);
+  float positive(std::string_view key);  // a number above 0
+  float positive(std::string_view key, float otherwise);
   bool flag(std::string_view key, bool otherwise);
+  std::string text(std::string_view key, const std::string& otherwise);
+  bool has_key(std::string_view key) const { return file_.find(full_key(key)) != nullptr; }
+  // One value a layer, from a scalar or an array. An array may go on for draft layers.
+  std::vector<int64_t> per_layer(std::string_view key);
+  std::vector<int64_t> per_layer(std::string_view key, int64_t otherwise);
+  std::vector<float> numbers_per_layer(std::string_view key, float otherwise);
+  std::string full_key(std::string_view key) const;
 
   bool has(std::string_view tensor) const { return file_.find_tensor(tensor) != nullptr; }
   // A tensor's extents as the file has them: [elements of a row, rows]; zeros if it is missing.
@@ -75,6 +86,11 @@ class WeightLoader {
   ggml_tensor* vector(const std::string& name, int64_t size);
   // One bias or factor vector for each expert: f32 [size, n_expert].
   ggml_tensor* expert_vectors(const std::string& name, int64_t size, int64_t n_expert);
+  // A vector of positive numbers.
+  ggml_tensor* positive_vector(const std::string& name, int64_t size);
+  // The same, or null without an error if the file does not have it.
+  ggml_tensor* matrix_if_present(const std::string& name, int64_t in, int64_t out);
+  ggml_tensor* vector_if_present(const std::string& name, int64_t size);
 
   // For what else a family finds wrong.
   void fail(Code code, const std::string& what);
@@ -89,7 +105,9 @@ class WeightLoader {
     ggml_tensor* tensor;
     ggml_backend_buffer_type* extra;  // one of the CPU's extra buffer types, or null
   };
-  std::string full_key(std::string_view key) const;
+  template <typename T>
+  std::vector<T> spread(std::string_view key, const Result<std::optional<std::vector<T>>>& values,
+                        std::optional<T> otherwise);
   const GgufTensor* checked(const std::string& name, int64_t in, int64_t rows,
                             int64_t n_expert = 1);
   ggml_tensor* multiplied(const GgufTensor* source, bool by_expert);

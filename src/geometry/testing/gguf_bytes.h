@@ -37,6 +37,11 @@ class GgufBytes {
     for (const int32_t v : values) put(keys_, v);
     return *this;
   }
+  GgufBytes& f32s(const std::string& key, const std::vector<float>& values) {
+    put_array(key, GgufValueType::f32, values.size());
+    for (const float v : values) put(keys_, v);
+    return *this;
+  }
   GgufBytes& strings(const std::string& key, const std::vector<std::string>& values) {
     put_array(key, GgufValueType::string, values.size());
     for (const std::string& v : values) put_string(keys_, v);

@@ -5,6 +5,7 @@
 #include "geometry/builtin.h"
 #include "model/families/family.h"
 #include "model/graph.h"
+#include "model/rope_keys.h"
 #include "model/synth_file.h"
 #include "model/weight_loader.h"
 
@@ -81,17 +82,8 @@ ggml_tensor* Gemma3::build(GraphBuilder& g) const {
 
 Status Gemma3::read_layers(WeightLoader& w) {
   const int64_t n_ff = w.integer("feed_forward_length");
-  const float theta = w.number("rope.freq_base", 10000.0f);
-  const float theta_local = w.number("rope.freq_base_swa", 10000.0f);
-  const std::string scaling = w.text("rope.scaling.type", "linear");
-  // An older key of the same meaning.
-  const float factor = w.number("rope.scaling.factor", w.number("rope.scale_linear", 0.0f));
-  if (scaling != "linear" && scaling != "none")
-    w.fail(Code::unsupported, "key gemma3.rope.scaling.type is " + scaling +
-                                  "; weir knows linear and none for this architecture");
-  if (!(theta > 0 && theta_local > 0 && factor >= 0))
-    w.fail(Code::corrupt, "a gemma3.rope key is not positive");
-
+  // Positions are scaled in global layers only; a model without a window has no others.
+  const RopeRule rope{.scaled = RopeRule::On::global, .local_theta = 10000.0f};
   for (const KvLayer& kv : w.geometry().layers) {
     if (!kv.owns_kv()) {
       w.fail(Code::unsupported,
@@ -100,20 +92,10 @@ Status Gemma3::read_layers(WeightLoader& w) {
       return w.status();
     }
     const std::string b = "blk." + std::to_string(kv.index) + ".";
-    const bool is_global = kv.retention.kind == LayerKind::global;
     Layer layer;
     layer.k_dim = kv.k_dim;
     layer.v_dim = kv.v_dim;
-    const int64_t n_rot = w.integer("rope.dimension_count", kv.k_dim);
-    if (n_rot < 0 || n_rot > kv.k_dim || n_rot % 2 != 0) {
-      w.fail(Code::corrupt, "key gemma3.rope.dimension_count is " + std::to_string(n_rot) +
-                                "; a head has " + std::to_string(kv.k_dim) + " elements");
-      return w.status();
-    }
-    layer.rope.n_rot = static_cast<int>(n_rot);
-    // A model without a window has one theta; positions are scaled in global layers only.
-    layer.rope.theta = is_global ? theta : theta_local;
-    layer.rope.scale = is_global && scaling == "linear" && factor > 0 ? 1.0f / factor : 1.0f;
+    layer.rope = read_rope(w, kv, rope);
 
     const int64_t q_width = int64_t{kv.n_heads} * kv.k_dim;
     const int64_t k_width = int64_t{kv.n_kv_heads} * kv.k_dim;
