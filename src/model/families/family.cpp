@@ -3,7 +3,7 @@
 namespace weir {
 namespace {
 
-const Family* const kFamilies[] = {&kGemma3};
+const Family* const kFamilies[] = {&kGemma2, &kGemma3};
 
 }  // namespace
 

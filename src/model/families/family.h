@@ -45,6 +45,6 @@ const Family* find_family(std::string_view arch);
 std::string family_names();
 
 // One per file of this folder.
-extern const Family kGemma3;
+extern const Family kGemma2, kGemma3;
 
 }  // namespace weir
