@@ -1,0 +1,272 @@
+// The comparison of a family with llama.cpp's own forward pass over the same file: same tokens,
+// logits of every position, prompts several windows long, cut into steps of many sizes. A family's
+// test names a model of the catalog, makes it small and calls check_family().
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "geometry/builtin.h"
+#include "model/synth.h"
+#include "model_logits.h"
+#include "oracle/llama_peer.h"
+#include "plan/kv_plan.h"
+
+namespace weir {
+
+// One comparison of logits.
+struct LogitsCase {
+  std::string file;
+  size_t n_tokens;
+  size_t chunk;
+  std::string kv_type = "f32";
+  bool flash_attention = false;
+  double limit = 1e-6;  // of the nmse over all rows; one row may have ten times as much
+};
+
+struct FamilyCheck {
+  ModelFacts facts;
+  double limit = 1e-6;
+  // llama.cpp reads the same window: otherwise only prompts that fit the window are compared.
+  bool peer_knows_window = true;
+  // A query's logits depend on distances alone, so that a shifted conversation goes on as if it had
+  // not been.
+  bool only_distances = true;
+};
+
+// One: the machine that runs the tests may be busy, and the library's threads wait by spinning.
+constexpr int kThreads = 1;
+
+// A catalog model with its pattern, pairings and proportions, but narrow: a window of 16 tokens,
+// heads of 32 elements (keys of 48 where keys are longer than values), four of them over two KV
+// heads.
+inline ModelFacts small_family(const std::string& id, int n_layers) {
+  ModelFacts facts = **find_builtin(id);
+  facts.n_layers = n_layers;
+  if (facts.window) facts.window = 16;
+  const int n_head = facts.global ? facts.global->n_head : facts.local->n_head;
+  for (std::optional<LayerKindFacts>* kind : {&facts.global, &facts.local}) {
+    if (!*kind) continue;
+    LayerKindFacts& k = **kind;
+    const bool has_wide_keys = k.head_dim_k != k.head_dim_v, is_grouped = k.n_head_kv != k.n_head;
+    const int k_dim = has_wide_keys ? 48 : 32;
+    if (k.rope_dims) k.rope_dims = *k.rope_dims * k_dim / k.head_dim_k / 2 * 2;
+    k.head_dim_k = k_dim;
+    k.head_dim_v = 32;
+    k.n_head = 4 * k.n_head / n_head;
+    k.n_head_kv = is_grouped ? 2 : k.n_head;
+  }
+  facts.n_embd = 4 * 32;
+  facts.n_ff = 160;
+  return facts;
+}
+
+// The peer's logits of every position, in steps of `chunk` tokens.
+inline std::vector<float> peer_logits(LlamaPeer& peer, std::span<const int32_t> tokens,
+                                      size_t chunk) {
+  const auto width = static_cast<size_t>(peer.n_vocab());
+  std::vector<float> all(tokens.size() * width);
+  for (size_t at = 0; at < tokens.size(); at += chunk) {
+    const size_t n = std::min(chunk, tokens.size() - at);
+    std::vector<int32_t> rows(n);
+    for (size_t i = 0; i < n; ++i) rows[i] = static_cast<int32_t>(i);
+    const Status status =
+        peer.evaluate(tokens.subspan(at, n), rows, std::span(all).subspan(at * width, n * width));
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  return all;
+}
+
+// llama.cpp's own rounding may be larger than the limit (flash attention on some models): distances
+// from it may be longer by that distance.
+inline double allowed_nmse(double limit, double own) {
+  const double distance = std::sqrt(limit) + std::sqrt(own);
+  return distance * distance;
+}
+
+class FamilyLogits : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::filesystem::temp_directory_path() / ("weir-logits-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  static void TearDownTestSuite() {
+    models_.clear();
+    peers_.clear();
+    std::filesystem::remove_all(folder_);
+  }
+
+  static std::string synthetic(const std::string& name, const ModelFacts& facts) {
+    const std::string path = (folder_ / (name + ".gguf")).string();
+    if (std::filesystem::exists(path)) return path;
+    SynthOptions options;
+    // f32: nothing but the order of sums differs between engines.
+    options.weights = "f32";
+    options.n_vocab = 640;
+    Result<SynthSummary> summary = synthesize(facts, options, path);
+    EXPECT_TRUE(summary.ok()) << summary.status().message();
+    return path;
+  }
+
+  static const Model& model(const std::string& file) {
+    std::unique_ptr<Model>& slot = models_[file];
+    if (!slot) {
+      Result<std::unique_ptr<Model>> loaded = Model::load(file, {});
+      EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+      slot = std::move(*loaded);
+    }
+    return *slot;
+  }
+
+  static std::unique_ptr<LlamaPeer> peer(const std::string& file, const PeerOptions& options) {
+    std::unique_ptr<LlamaPeer>& first = peers_[file];
+    if (!first) {
+      Result<std::unique_ptr<LlamaPeer>> loaded = LlamaPeer::load(file, options);
+      EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+      first = std::move(*loaded);
+    }
+    Result<std::unique_ptr<LlamaPeer>> again = first->reopen(options);
+    EXPECT_TRUE(again.ok()) << again.status().message();
+    return std::move(*again);
+  }
+
+  static std::vector<float> peer_logits_of(const LogitsCase& c, std::span<const int32_t> tokens,
+                                           bool flash_attention) {
+    PeerOptions options;
+    options.n_threads = kThreads;
+    options.context = round_up(static_cast<int64_t>(c.n_tokens), 256);
+    options.step_tokens = options.max_outputs = static_cast<int64_t>(c.chunk);
+    options.kv_type_k = options.kv_type_v = c.kv_type;
+    options.flash_attention = flash_attention;
+    return peer_logits(*peer(c.file, options), tokens, c.chunk);
+  }
+
+  static void expect_close(const LogitsCase& c, const LogitsDifference& d,
+                           const LogitsDifference& own) {
+    std::printf(
+        "%-23s n %4zu chunk %3zu kv %s%s: nmse %.1e (worst row %.1e), noise %.1e, other argmax %d "
+        "(gap %.1e)",
+        std::filesystem::path(c.file).filename().c_str(), c.n_tokens, c.chunk, c.kv_type.c_str(),
+        c.flash_attention ? " flash" : "", d.nmse, d.worst_nmse, d.noise, d.argmax_differs,
+        d.margin);
+    if (own.nmse > 0) std::printf("; the peer's own %.1e (%.1e)", own.nmse, own.worst_nmse);
+    std::printf("\n");
+    EXPECT_LE(d.nmse, allowed_nmse(c.limit, own.nmse));
+    EXPECT_LE(d.worst_nmse, allowed_nmse(10 * c.limit, own.worst_nmse));
+    // A choice may differ only where the peer's two best logits are closer than the noise.
+    EXPECT_LE(d.margin, d.noise + own.noise);
+  }
+
+  static void check(const LogitsCase& c) {
+    SCOPED_TRACE(std::filesystem::path(c.file).filename().string() + ", " +
+                 std::to_string(c.n_tokens) + " tokens in steps of " + std::to_string(c.chunk) +
+                 ", KV " + c.kv_type + (c.flash_attention ? ", flash attention" : ""));
+    const Model& m = model(c.file);
+    const std::vector<int32_t> tokens = random_tokens(c.n_tokens, m.n_vocab(), 7);
+    std::vector<float> theirs = peer_logits_of(c, tokens, false);
+    LogitsDifference own;  // between the peer's two ways to compute attention
+    if (c.flash_attention) {
+      std::vector<float> flash = peer_logits_of(c, tokens, true);
+      own = compare(flash, theirs, m.n_vocab());
+      theirs = std::move(flash);
+    }
+    const std::vector<float> ours =
+        weir_logits(m, KvFormat::uniform(*parse_kv_type(c.kv_type)), kThreads, tokens, c.chunk);
+    expect_close(c, compare(ours, theirs, m.n_vocab()), own);
+  }
+
+  // Everything that a family promises, on a model of a few megabytes.
+  static void check_family(const std::string& name, const FamilyCheck& f) {
+    SCOPED_TRACE(name);
+    const std::string file = synthetic(name, f.facts);
+    const Model& m = model(file);
+    const auto window = static_cast<size_t>(f.facts.window.value_or(16));
+    const size_t n = f.peer_knows_window ? 4 * window + 37 : window;
+    const std::vector<int32_t> tokens = random_tokens(n, m.n_vocab(), 7);
+    const auto logits = [&](KvType type, size_t chunk) {
+      return weir_logits(m, KvFormat::uniform(type, 16), kThreads, tokens, chunk);
+    };
+
+    LogitsCase c{file, n, n, "f32", false, f.limit};
+    const std::vector<float> theirs = peer_logits_of(c, tokens, false);
+    std::vector<float> ours;
+    for (const size_t chunk :
+         std::set<size_t>{1, 7, window - 1, window, window + 1, 2 * window + 3, n}) {
+      SCOPED_TRACE("steps of " + std::to_string(chunk));
+      c.chunk = chunk;
+      ours = logits(KvType::f32, chunk);
+      expect_close(c, compare(ours, theirs, m.n_vocab()), {});
+    }
+
+    // Both round keys and values alike; llama.cpp rounds queries and weights of its f16 products as
+    // well, with the same relative error, so that its logits move about as far once more.
+    c.kv_type = "f16";
+    c.chunk = n;
+    const std::vector<float> theirs_f16 = peer_logits_of(c, tokens, false);
+    for (const size_t chunk : {size_t{7}, n}) {
+      SCOPED_TRACE("f16, steps of " + std::to_string(chunk));
+      c.chunk = chunk;
+      const std::vector<float> ours_f16 = logits(KvType::f16, chunk);
+      const LogitsDifference rounding = compare(theirs_f16, theirs, m.n_vocab());
+      expect_close(c, compare(ours_f16, theirs_f16, m.n_vocab()), rounding);
+    }
+    check_kv(m, window);
+    if (f.only_distances) check_shift(m, window);
+  }
+
+  // The engine holds what the planner says, after every step.
+  static void check_kv(const Model& m, size_t window) {
+    const std::unique_ptr<KvDevice> device = make_cpu_device();
+    const KvFormat format = KvFormat::uniform(KvType::f16, 16);
+    const KvPlanner planner = *KvPlanner::create(m.geometry(), format);
+    auto reader = *Evaluator::create(m, *device, format, {kGiB}, kThreads);
+    const std::vector<int32_t> tokens = random_tokens(4 * window + 5, m.n_vocab(), 3);
+    for (size_t at = 0; at < tokens.size();) {
+      const size_t step = std::min<size_t>(at < 3 * window ? 23 : 1, tokens.size() - at);
+      ASSERT_TRUE(reader->append(std::span(tokens).subspan(at, step), {}).ok());
+      at += step;
+      const KvPlan plan = planner.plan({.tokens = static_cast<int64_t>(at), .ubatch = 23});
+      EXPECT_EQ(reader->cache().usage().global, plan.global) << at;
+      EXPECT_EQ(reader->cache().usage().local, plan.local) << at;
+    }
+  }
+
+  // Positions of a whole conversation moved by seq_add: the logits of what follows stay.
+  static void check_shift(const Model& m, size_t window) {
+    const std::unique_ptr<KvDevice> device = make_cpu_device();
+    const KvFormat format = KvFormat::uniform(KvType::f32, 16);
+    const std::vector<int32_t> tokens = random_tokens(3 * window + 5, m.n_vocab(), 5);
+    const size_t n_before = 2 * window + 3;
+    const std::vector<float> whole = weir_logits(m, format, kThreads, tokens, tokens.size());
+    auto reader = *Evaluator::create(m, *device, format, {kGiB}, kThreads);
+    ASSERT_TRUE(reader->read(std::span(tokens).first(n_before), 64, false, {}).ok());
+    const Status moved =
+        reader->cache().seq_add(reader->sequence(), 0, -1, 1000, m.key_rotator());
+    ASSERT_TRUE(moved.ok()) << moved.message();
+    std::vector<float> after;
+    ASSERT_TRUE(reader
+                    ->read(std::span(tokens).subspan(n_before), 7, true,
+                           [&](int64_t, std::span<const float> rows) {
+                             after.insert(after.end(), rows.begin(), rows.end());
+                           })
+                    .ok());
+    const auto width = static_cast<size_t>(m.n_vocab());
+    const LogitsDifference d =
+        compare(after, std::span(whole).subspan(n_before * width), m.n_vocab());
+    std::printf("%-23s shifted by 1000: nmse %.1e\n", "", d.nmse);
+    // The library's angles are f32: at position 1000 they are off by up to 6e-5.
+    EXPECT_LE(d.nmse, 1e-6);
+  }
+
+ private:
+  inline static std::filesystem::path folder_;
+  inline static std::map<std::string, std::unique_ptr<Model>> models_;
+  inline static std::map<std::string, std::unique_ptr<LlamaPeer>> peers_;
+};
+
+}  // namespace weir
