@@ -30,10 +30,11 @@ constexpr std::array<GgufFamily, 18> kFamilies = {{
     {.arch = "afmoe", .window_rule = Window::if_present, .period = 4},
     {.arch = "smallthinker", .window_rule = Window::if_present, .period = 4, .global_first = true},
     {.arch = "laguna", .window_rule = Window::if_present, .period = 4, .global_first = true},
-    {.arch = "llama"},
+    // No converter writes the key for llama; a file that has it is Mistral 7B v0.1 or a relative.
+    {.arch = "llama", .window_rule = Window::if_present, .all_local = true},
     {.arch = "mistral3"},
     {.arch = "qwen3"},
-    {.arch = "phi3"},
+    {.arch = "phi3", .window_rule = Window::if_present, .all_local = true},
 }};
 
 }  // namespace

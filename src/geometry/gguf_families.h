@@ -11,7 +11,7 @@ namespace weir {
 // comes first; a scalar in the file replaces `period`.
 struct GgufFamily {
   enum class Window : uint8_t {
-    none,        // the architecture runs without a window whatever the file says
+    none,        // the key alone means nothing; with a pattern it does
     if_present,  // the window key decides
     required,    // the key must be there
     fixed,       // `window` when the file has no key
@@ -22,7 +22,8 @@ struct GgufFamily {
   bool global_first = false;  // the global layer opens the period instead of closing it
   int64_t window = 0;
   LayerKind local_kind = LayerKind::sliding;
-  int64_t only_for_layers = 0;  // the window exists only in models of this many layers; 0: all
+  bool all_local = false;       // a window without a pattern is that of every layer
+  int64_t only_for_layers = 0;  // without a pattern only models of this many layers have a window
   int64_t n_owners = 0;  // layers from here on own no KV when the file does not say; 0: all own
 };
 

@@ -189,7 +189,10 @@ void Reader::read_pattern() {
     return;
   }
   const int64_t period = period_in_file.value_or(family_ ? family_->period : 0);
-  if (family_ && family_->period == 0 && !period_in_file) {
+  if (family_ && family_->all_local) {
+    // Phi-3's long-context files name a window that no context exceeds.
+    if (draft_.max_context > 0 && draft_.window >= draft_.max_context) draft_.window = 0;
+  } else if (family_ && family_->period == 0 && !period_in_file) {
     return fail("the metadata key " + quote(key(kKey)) + " is missing");
   }
   if (period < 0) return fail(quote(key(kKey)) + " is " + std::to_string(period));

@@ -36,8 +36,8 @@ std::vector<int> globals(const KvGeometry& g) {
 
 TEST(GgufGeometry, EveryVerifiedModelOfTheList) {
   for (const ModelFacts& m : builtin_models()) {
-    // These files carry no usable window; Mistral 7B v0.1, Ministral 8B and Phi-3 run all-global.
-    const bool loses_window = m.gguf_arch == "llama" || m.gguf_arch == "phi3";
+    // These files carry no window: Mistral 7B v0.1 and Ministral 8B run all-global.
+    const bool loses_window = m.gguf_arch == "llama";
     if (!m.verified) continue;
     const Result<KvGeometry> g = read(gguf_like(m));
     ASSERT_TRUE(g.ok()) << m.id << ": " << g.error().message();
@@ -49,7 +49,26 @@ TEST(GgufGeometry, EveryVerifiedModelOfTheList) {
     EXPECT_EQ(g->max_context, m.max_context) << m.id;
     EXPECT_EQ(g->arch, m.gguf_arch);
     EXPECT_EQ(g->name, m.name);
-    EXPECT_EQ(g->notes.empty(), !(m.gguf_arch == "phi3")) << m.id;
+    EXPECT_TRUE(g->notes.empty()) << m.id;
+  }
+}
+
+// The vendors' code looks back a window in every layer, unless layers are named.
+TEST(GgufGeometry, MistralsAndPhisWindowIsThatOfEveryLayer) {
+  for (const std::string arch : {"llama", "phi3"}) {
+    GgufBytes g = model(arch, 4);
+    g.u32(arch + ".context_length", 4096).u32(arch + ".attention.sliding_window", 2047);
+    const Result<KvGeometry> all = read(g);
+    ASSERT_TRUE(all.ok()) << all.error().message();
+    EXPECT_EQ(all->layers[3].retention, (Retention{LayerKind::sliding, 2047})) << arch;
+    EXPECT_EQ(all->pattern, PatternSource::architecture);
+    g.bools(arch + ".attention.sliding_window_pattern", {false, true, true, true});
+    EXPECT_THAT(globals(*read(g)), ElementsAre(0)) << arch;
+
+    GgufBytes longer = model(arch, 4);
+    longer.u32(arch + ".context_length", 131072);
+    longer.u32(arch + ".attention.sliding_window", 262144);
+    EXPECT_EQ(globals(*read(longer)).size(), 4u) << arch;
   }
 }
 
@@ -155,6 +174,9 @@ TEST(GgufGeometry, ExaoneHasAWindowOnlyWith64Layers) {
   GgufBytes small = model("exaone4", 30);
   small.u32("exaone4.attention.sliding_window", 4096);
   EXPECT_EQ(globals(*read(small)).size(), 30u);
+  GgufBytes named = model("exaone4", 4);
+  named.bools("exaone4.attention.sliding_window_pattern", {true, true, true, false});
+  EXPECT_THAT(globals(*read(named)), ElementsAre(3));
 }
 
 TEST(GgufGeometry, DraftLayersAreLeftOut) {

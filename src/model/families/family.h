@@ -45,6 +45,9 @@ const Family* find_family(std::string_view arch);
 std::string family_names();
 
 // One per file of this folder.
+extern const Family kCohere2;
+extern const Family kExaone4, kOlmo2;
 extern const Family kGemma2, kGemma3;
+extern const Family kLlama, kMistral3, kPhi3, kQwen3;
 
 }  // namespace weir

@@ -6,21 +6,22 @@
 namespace weir {
 
 QkvWeights QkvWeights::read(WeightLoader& w, const KvLayer& layer, int64_t n_embd) {
-  QkvWeights weights;
-  weights.n_heads = layer.n_heads;
-  weights.n_kv_heads = layer.n_kv_heads;
-  weights.k_dim = layer.k_dim;
-  weights.v_dim = layer.v_dim;
+  const std::string b = block_prefix(layer.index);
+  if (!w.has(b + "attn_qkv.weight")) return read_separate(w, layer, n_embd);
+  QkvWeights weights{layer.n_heads, layer.n_kv_heads, layer.k_dim, layer.v_dim};
+  const int64_t width = int64_t{layer.n_heads + layer.n_kv_heads} * layer.k_dim +
+                        int64_t{layer.n_kv_heads} * layer.v_dim;
+  weights.qkv = w.matrix(b + "attn_qkv.weight", n_embd, width);
+  weights.qkv_bias = w.vector_if_present(b + "attn_qkv.bias", width);
+  return weights;
+}
+
+QkvWeights QkvWeights::read_separate(WeightLoader& w, const KvLayer& layer, int64_t n_embd) {
+  QkvWeights weights{layer.n_heads, layer.n_kv_heads, layer.k_dim, layer.v_dim};
   const std::string b = block_prefix(layer.index);
   const int64_t q_width = int64_t{layer.n_heads} * layer.k_dim;
   const int64_t k_width = int64_t{layer.n_kv_heads} * layer.k_dim;
   const int64_t v_width = int64_t{layer.n_kv_heads} * layer.v_dim;
-  if (w.has(b + "attn_qkv.weight")) {
-    const int64_t width = q_width + k_width + v_width;
-    weights.qkv = w.matrix(b + "attn_qkv.weight", n_embd, width);
-    weights.qkv_bias = w.vector_if_present(b + "attn_qkv.bias", width);
-    return weights;
-  }
   weights.q = w.matrix(b + "attn_q.weight", n_embd, q_width);
   weights.k = w.matrix(b + "attn_k.weight", n_embd, k_width);
   weights.v = w.matrix(b + "attn_v.weight", n_embd, v_width);
@@ -49,14 +50,29 @@ QkvWeights::Projected QkvWeights::project_heads(GraphBuilder& g, ggml_tensor* x)
 
 FfnWeights FfnWeights::read(WeightLoader& w, int layer, int64_t n_embd, int64_t n_ff) {
   const std::string b = block_prefix(layer);
-  return {w.matrix(b + "ffn_gate.weight", n_embd, n_ff), w.matrix(b + "ffn_up.weight", n_embd, n_ff),
-          w.matrix(b + "ffn_down.weight", n_ff, n_embd)};
+  FfnWeights weights;
+  weights.gate = w.matrix(b + "ffn_gate.weight", n_embd, n_ff);
+  weights.up = w.matrix(b + "ffn_up.weight", n_embd, n_ff);
+  weights.down = w.matrix(b + "ffn_down.weight", n_ff, n_embd);
+  weights.gate_bias = w.vector_if_present(b + "ffn_gate.bias", n_ff);
+  weights.up_bias = w.vector_if_present(b + "ffn_up.bias", n_ff);
+  weights.down_bias = w.vector_if_present(b + "ffn_down.bias", n_embd);
+  return weights;
 }
 
 FfnWeights FfnWeights::read_fused(WeightLoader& w, int layer, int64_t n_embd, int64_t n_ff) {
   const std::string b = block_prefix(layer);
-  return {nullptr, w.matrix(b + "ffn_up.weight", n_embd, 2 * n_ff),
-          w.matrix(b + "ffn_down.weight", n_ff, n_embd)};
+  FfnWeights weights;
+  weights.up = w.matrix(b + "ffn_up.weight", n_embd, 2 * n_ff);
+  weights.down = w.matrix(b + "ffn_down.weight", n_ff, n_embd);
+  return weights;
+}
+
+ggml_tensor* FfnWeights::apply(GraphBuilder& g, Activation activation, ggml_tensor* x) const {
+  ggml_tensor* wide = gate ? g.gated(activation, g.linear(gate, x, gate_bias),
+                                     g.linear(up, x, up_bias))
+                           : g.gated(activation, g.linear(up, x, up_bias), nullptr);
+  return g.linear(down, wide, down_bias);
 }
 
 }  // namespace weir

@@ -21,6 +21,8 @@ struct QkvWeights {
   ggml_tensor *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *qkv_bias = nullptr;
 
   static QkvWeights read(WeightLoader& w, const KvLayer& layer, int64_t n_embd);
+  // For families whose files do not fuse them.
+  static QkvWeights read_separate(WeightLoader& w, const KvLayer& layer, int64_t n_embd);
 
   struct Projected {
     ggml_tensor *q, *k, *v;
@@ -29,15 +31,15 @@ struct QkvWeights {
   Projected project_heads(GraphBuilder& g, ggml_tensor* x) const;  // as heads
 };
 
-// ffn_gate, ffn_up, ffn_down; without ffn_gate, ffn_up holds the rows of both, gate first.
+// ffn_gate, ffn_up, ffn_down; without ffn_gate, ffn_up holds the rows of both, gate first. With
+// biases where the file has them.
 struct FfnWeights {
   ggml_tensor *gate = nullptr, *up = nullptr, *down = nullptr;
+  ggml_tensor *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
 
   static FfnWeights read(WeightLoader& w, int layer, int64_t n_embd, int64_t n_ff);
   static FfnWeights read_fused(WeightLoader& w, int layer, int64_t n_embd, int64_t n_ff);
-  ggml_tensor* apply(GraphBuilder& g, Activation activation, ggml_tensor* x) const {
-    return g.gated_ffn(activation, gate, up, down, x);
-  }
+  ggml_tensor* apply(GraphBuilder& g, Activation activation, ggml_tensor* x) const;
 };
 
 }  // namespace weir
