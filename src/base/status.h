@@ -20,6 +20,7 @@ enum class Code {
   over_budget,    // does not fit the KV budget; nothing was changed
   cancelled,      // the caller asked to stop
   io_error,       // the operating system refused
+  unavailable,    // not now: full, or it waited too long; it may work later
   internal,       // a library failed in a way it should not
 };
 

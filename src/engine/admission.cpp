@@ -14,10 +14,10 @@ int64_t EngineCore::largest_context() const {
   return std::min(max_context_, planner_.most_tokens(budget_.limit(), alone));
 }
 
-Status EngineCore::check_request(Work& work) const {
-  const int64_t n = static_cast<int64_t>(work.request.prompt.size());
+Status EngineCore::check(const Request& request) const {
+  const int64_t n = static_cast<int64_t>(request.prompt.size());
   if (n == 0) return Status(Code::invalid_input, "the prompt is empty");
-  for (const Token token : work.request.prompt) {
+  for (const Token token : request.prompt) {
     if (token < 0 || token >= model_.n_vocab()) {
       return Status(Code::invalid_input, "token " + std::to_string(token) +
                                              " is not in the vocabulary of " +
@@ -47,7 +47,7 @@ Status EngineCore::prepare(Work& work) {
     return Status(Code::invalid_input, "there is no such conversation");
   }
   if (work.sampler) return {};
-  if (Status s = check_request(work); !s.ok()) return s;
+  if (Status s = check(work.request); !s.ok()) return s;
   SamplingParams sampling = work.request.sampling;
   if (sampling.repeat_last_n == -1) sampling.repeat_last_n = static_cast<int32_t>(max_context_);
   Result<Sampler> sampler = Sampler::create(sampling, tokenizer_);
@@ -105,6 +105,12 @@ void EngineCore::start(Work& work) {
   work.has_seq = true;
   // What a request that was sent back finds again is its own work, not reuse.
   if (!work.has_started) work.reply.usage.cached_tokens = work.committed;
+  if (work.was_let_in) return;
+  work.was_let_in = true;
+  counters_.prompt_tokens += work.request.prompt.size();
+  counters_.cached_tokens += static_cast<uint64_t>(work.committed);
+  ++(work.committed > 0 ? counters_.requests_with_hit : counters_.requests_with_miss);
+  if (work.events.on_start) work.events.on_start();
 }
 
 // Back to the front of the queue without its KV; what it has said so far is kept and read again.
@@ -115,6 +121,8 @@ void EngineCore::preempt(Work& work) {
     cache_->release(work.seq);
     work.has_seq = false;
   }
+  ++counters_.preemptions;
+  work.most_committed = std::max(work.most_committed, work.committed);
   work.committed = 0;
   const auto it = std::find_if(running_.begin(), running_.end(),
                                [&](const auto& w) { return w.get() == &work; });

@@ -39,6 +39,7 @@ class ConversationStore {
   // Forgets it and gives its KV back. Errors: invalid_input if unknown or busy.
   Status close(ConversationId id);
   Conversation* find(ConversationId id);
+  size_t size() const { return conversations_.size(); }
 
   // Cuts the conversation's sequence to the longest exact prefix it shares with `prompt`, at most
   // prompt.size()-1 tokens, going back to a checkpoint if the window requires it; starts an empty

@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <cmath>
+
 namespace weir {
 
 Result<std::unique_ptr<Engine>> Engine::create(const Model& model, KvDevice& device,
@@ -10,6 +12,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Model& model, KvDevice& dev
 }
 
 Engine::Engine(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {
+  stats_ = core_->stats();
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -29,7 +32,10 @@ void Engine::loop() {
     {
       std::unique_lock lock(mutex_);
       if (core_->is_idle()) {
+        is_busy_ = false;
         has_message_.wait(lock, [&] { return !messages_.empty() || is_stopping_; });
+        is_busy_ = true;
+        last_progress_ = Clock::now();
       }
       messages.swap(messages_);
       is_stopping = is_stopping_;
@@ -42,7 +48,26 @@ void Engine::loop() {
       return;
     }
     core_->step();
+    publish();
   }
+}
+
+void Engine::publish() {
+  EngineStats stats = core_->stats();
+  const std::lock_guard lock(mutex_);
+  if (stats.steps != stats_.steps) last_progress_ = last_step_ = Clock::now();
+  stats_ = std::move(stats);
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  const auto seconds_since = [](Clock::time_point t) {
+    return std::chrono::duration<double>(Clock::now() - t).count();
+  };
+  if (is_busy_) stats.stalled_seconds = seconds_since(last_progress_);
+  stats.tokens_per_second = decayed_rate(stats.tokens_per_second, seconds_since(last_step_));
+  return stats;
 }
 
 void Engine::post(std::function<void(EngineCore&)> message) {
@@ -65,8 +90,12 @@ void Engine::with_core(const std::function<void(EngineCore&)>& work) {
 }
 
 RequestId Engine::submit(Request request, RequestEvents events) {
-  RequestId id{};
-  with_core([&](EngineCore& core) { id = core.submit(std::move(request), std::move(events)); });
+  const RequestId id{next_id_++};
+  const Clock::time_point now = Clock::now();
+  post([id, now, request = std::move(request),
+        events = std::move(events)](EngineCore& core) mutable {
+    core.submit(id, now, std::move(request), std::move(events));
+  });
   return id;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -20,7 +22,10 @@ class Engine {
                                                 const EngineOptions& options);
   ~Engine();  // cancels what is running and waits for its events
 
+  // Never waits. What check() refuses finishes as failed.
   RequestId submit(Request request, RequestEvents events);
+  // Whether the request could ever run. Errors: invalid_input, over_budget; with the numbers.
+  Status check(const Request& request) const { return core_->check(request); }
   // The request ends with `cancelled` after the step under way.
   void cancel(RequestId id);
   // Submits and waits.
@@ -29,6 +34,9 @@ class Engine {
   // Runs `work` on the engine's thread between steps, and waits for it.
   void with_core(const std::function<void(EngineCore&)>& work);
 
+  // As of the last finished step; stalled_seconds is of this moment.
+  EngineStats stats() const;
+
   const Tokenizer& tokenizer() const { return core_->tokenizer(); }
   int64_t max_context() const { return core_->max_context(); }
 
@@ -36,12 +44,20 @@ class Engine {
   explicit Engine(std::unique_ptr<EngineCore> core);
   void loop();
   void post(std::function<void(EngineCore&)> message);
+  void publish();
+
+  using Clock = std::chrono::steady_clock;
 
   std::unique_ptr<EngineCore> core_;  // the thread's, but for the constant parts
-  std::mutex mutex_;
+  std::atomic<uint64_t> next_id_{1};
+  mutable std::mutex mutex_;
   std::condition_variable has_message_;
   std::deque<std::function<void(EngineCore&)>> messages_;
   bool is_stopping_ = false;
+  bool is_busy_ = false;             // the thread has work
+  Clock::time_point last_progress_;  // a step finished, or work came after there was none
+  Clock::time_point last_step_;
+  EngineStats stats_;
   std::thread thread_;
 };
 

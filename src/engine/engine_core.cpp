@@ -62,6 +62,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
       KvCache::create(core->planner_.layout(), core->budget_, device.memory(), cache_options);
   if (!cache) return cache.error();
   core->cache_ = std::move(*cache);
+  core->cache_->add_observer(&core->eviction_counter_);
   core->conversations_ = std::make_unique<ConversationStore>(*core->cache_);
   if (core->largest_context() < 1) {
     return Status(Code::over_budget, "a KV budget of " + format_bytes(options.kv_budget) +
@@ -72,14 +73,19 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
 }
 
 RequestId EngineCore::submit(Request request, RequestEvents events) {
+  const RequestId id{next_id_++};
+  submit(id, Clock::now(), std::move(request), std::move(events));
+  return id;
+}
+
+void EngineCore::submit(RequestId id, Clock::time_point submitted, Request request,
+                        RequestEvents events) {
   auto work = std::make_unique<Work>();
-  work->id = RequestId{next_id_++};
-  work->submitted = Clock::now();
+  work->id = id;
+  work->submitted = submitted;
   work->request = std::move(request);
   work->events = std::move(events);
-  const RequestId id = work->id;
   waiting_.push_back(std::move(work));
-  return id;
 }
 
 void EngineCore::cancel(RequestId id) {
@@ -99,23 +105,28 @@ void EngineCore::cancel_all() {
 bool EngineCore::step() {
   if (is_idle()) return false;
   finish_cancelled();
+  finish_late();
   admit_waiting();
   Batch batch = choose_batch();
   if (batch.empty()) return true;
 
+  const Clock::time_point start = Clock::now();
   Result<Step> step = plan_within_budget(batch);
   if (!step) {
     // Only a fault of the system reaches this: every way to make room has been tried.
+    ++counters_.failed_steps;
     for (const BatchItem& item : batch) finish(*item.work, FinishReason::failed, step.error());
     return true;
   }
   std::vector<Work*> with_output;
   if (Status s = compute(batch, *step, with_output); !s.ok()) {
     step->abort();
+    ++counters_.failed_steps;
     for (const BatchItem& item : batch) finish(*item.work, FinishReason::failed, s);
     return true;
   }
   step->commit();
+  count_step(start, std::ssize(with_output));
   deliver(batch, with_output);
   return true;
 }
@@ -215,6 +226,7 @@ void EngineCore::deliver(const Batch& batch, std::span<Work* const> with_output)
   for (const BatchItem& item : batch) {
     Work& work = *item.work;
     const auto first = work.tokens.begin() + work.committed;
+    count_computed(work, item.n_tokens);
     work.committed += item.n_tokens;
     const auto prompt_tokens = static_cast<int64_t>(work.request.prompt.size());
     if (work.request.conversation) {
@@ -247,6 +259,7 @@ void EngineCore::take_logits(Work& work, std::span<const float> logits) {
   work.tokens.push_back(*token);
   work.reply.tokens.push_back(*token);
   ++work.reply.usage.completion_tokens;
+  ++counters_.generated_tokens;
 
   const bool is_end = tokenizer_.is_end(*token);
   const auto& visible = work.request.visible_tokens;
@@ -284,12 +297,26 @@ void EngineCore::finish_cancelled() {
   }
 }
 
+// Who still waits when its time is over. Its caller may have a better place to ask.
+void EngineCore::finish_late() {
+  const Clock::time_point now = Clock::now();
+  std::vector<Work*> late;
+  for (auto& work : waiting_) {
+    if (!work->was_let_in && now > work->request.start_before) late.push_back(work.get());
+  }
+  for (Work* work : late) {
+    finish(*work, FinishReason::failed,
+           Status(Code::unavailable, "the request could not be let in within its time; try later"));
+  }
+}
+
 void EngineCore::finish(Work& work, FinishReason reason, Status error) {
   const auto ms = [](Clock::duration d) {
     return std::chrono::duration<double, std::milli>(d).count();
   };
   Reply& reply = work.reply;
   reply.reason = reason;
+  ++counters_.requests_by_outcome[static_cast<size_t>(reason)];
   reply.error = std::move(error);
   if (std::string rest = work.stream.is_stopped() ? std::string() : work.stream.finish();
       !rest.empty()) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/conversation.h"
+#include "engine/engine_stats.h"
 #include "engine/request.h"
 #include "engine/text_stream.h"
 #include "kv/budget.h"
@@ -42,6 +43,11 @@ class EngineCore {
   // the context limit or the budget, bad sampling parameters) finishes as failed when its turn
   // comes, before any work.
   RequestId submit(Request request, RequestEvents events);
+  // The same with an id of the caller's, who then gives all ids.
+  void submit(RequestId id, std::chrono::steady_clock::time_point submitted, Request request,
+              RequestEvents events);
+  // Any thread. Errors: invalid_input, over_budget.
+  Status check(const Request& request) const;
   void cancel(RequestId id);
   void cancel_all();
 
@@ -49,6 +55,7 @@ class EngineCore {
   bool step();
   bool is_idle() const { return waiting_.empty() && running_.empty(); }
 
+  EngineStats stats() const;
   ConversationStore& conversations() { return *conversations_; }
   KvCache& cache() { return *cache_; }
   const Budget& budget() const { return budget_; }
@@ -72,6 +79,8 @@ class EngineCore {
     Clock::time_point submitted, started, first_token, last_token;
     bool has_started = false;
     bool is_cancelled = false;
+    bool was_let_in = false;
+    int64_t most_committed = 0;  // before it had to give way: reading that again is recomputing
     std::optional<Sampler> sampler;
     TextStream stream{{}};
     SeqId seq{};
@@ -83,6 +92,14 @@ class EngineCore {
     int64_t pending() const { return static_cast<int64_t>(tokens.size()) - committed; }
     bool is_decoding() const { return pending() == 1 && !reply.tokens.empty(); }
   };
+  struct EvictionCounter final : KvObserver {
+    explicit EvictionCounter(EngineStats& stats) : stats_(stats) {}
+    void on_evicted(SeqId, int64_t bytes_freed) override {
+      ++stats_.evictions;
+      stats_.evicted_bytes += static_cast<uint64_t>(bytes_freed);
+    }
+    EngineStats& stats_;
+  };
   struct BatchItem {
     Work* work = nullptr;
     int64_t n_tokens = 0;
@@ -93,12 +110,15 @@ class EngineCore {
 
   // --- admission (admission.cpp) ---
   void admit_waiting();
-  Status check_request(Work& work) const;
   bool fits_beside_running(const Work& work) const;
   Status prepare(Work& work);
   bool is_conversation_busy(const Work& work) const;
   void start(Work& work);
   void preempt(Work& work);
+
+  // --- counting (engine_stats.cpp) ---
+  void count_step(Clock::time_point start, int64_t generated);
+  void count_computed(const Work& work, int64_t n_tokens);
 
   // --- one step (engine_core.cpp) ---
   Batch choose_batch();
@@ -107,6 +127,7 @@ class EngineCore {
   Status compute(const Batch& batch, const Step& step, std::vector<Work*>& with_output);
   void deliver(const Batch& batch, std::span<Work* const> with_output);
   void finish_cancelled();
+  void finish_late();
   void take_logits(Work& work, std::span<const float> logits);
   void finish(Work& work, FinishReason reason, Status error = {});
   void let_go(Work& work);
@@ -118,6 +139,9 @@ class EngineCore {
   Budget budget_;
   KvDevice& device_;
   KvPlanner planner_;
+  EngineStats counters_;  // the part since the start, and tokens_per_second
+  EvictionCounter eviction_counter_{counters_};
+  Clock::time_point last_step_end_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<ConversationStore> conversations_;
   Executor executor_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -28,6 +29,7 @@ enum class FinishReason {
   cancelled,
   failed,
 };
+constexpr int kFinishReasonCount = 7;
 const char* finish_reason_name(FinishReason reason);
 
 struct Request {
@@ -46,6 +48,8 @@ struct Request {
   std::vector<int64_t> restart_at;
   uint32_t tenant = 0;            // whose prefixes may be reused; 0: everybody's without a key
   std::string conversation_name;  // a named conversation of that tenant; empty: none
+  // Fails as unavailable when it could not be let in by then.
+  std::chrono::steady_clock::time_point start_before = std::chrono::steady_clock::time_point::max();
   // Continue this conversation: what the prompt has in common with it is not computed again.
   std::optional<ConversationId> conversation;
 };
@@ -95,6 +99,8 @@ struct TokenEvent {
 
 // Called on the engine's thread, which must not be kept waiting. Any may be empty.
 struct RequestEvents {
+  // The request was let in. Once, however often it has to give way later.
+  std::function<void()> on_start;
   std::function<void(const TokenEvent& event)> on_token;
   // Prompt tokens computed so far, of those that had to be.
   std::function<void(int64_t done, int64_t total)> on_prompt_progress;
