@@ -108,7 +108,8 @@ std::vector<float> run(KvDevice& device, KvType type, int64_t step_tokens) {
 }
 
 TEST(Poison, RowsThatNoQueryReadsMayHoldAnything) {
-  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0, KvType::q6_0,
+                            KvType::q5_0, KvType::q4_0}) {
     for (const int64_t step_tokens : {int64_t{1}, int64_t{33}, int64_t{150}}) {
       PoisoningDevice poisoning;
       const std::vector<float> poisoned = run(poisoning, type, step_tokens);

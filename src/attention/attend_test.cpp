@@ -2,12 +2,15 @@
 
 #include "attention/simd_targets.h"
 #include "attention/testing_case.h"
+#include "base/half.h"
 
 namespace weir {
 namespace {
 
 using testing::Case;
 using testing::first_error;
+using testing::is_quantized;
+using testing::kAllTypes;
 using testing::Rows;
 using testing::run;
 using testing::same_bits;
@@ -56,10 +59,12 @@ Case random_case(uint64_t seed) {
   Case& c = r.c;
   c.shape.n_kv_heads = static_cast<int>(r.in(1, 3));
   c.shape.n_heads = c.shape.n_kv_heads * static_cast<int>(r.of({1, 2, 3, 4, 5}));
-  c.shape.k_dim = r.of({16, 32, 64, 80, 96, 128, 13, 40, 1});
-  c.shape.v_dim = r.of({16, 32, 64, 80, 96, 128, 7, 24, 1, 50});
-  c.shape.k_type = r.of({KvType::f32, KvType::f16, KvType::bf16});
-  c.shape.v_type = r.of({KvType::f32, KvType::f16, KvType::bf16});
+  c.shape.k_type = kAllTypes[seed % 7];  // any seven seeds have every type
+  c.shape.v_type = kAllTypes[(seed + seed / 7) % 7];
+  c.shape.k_dim = is_quantized(c.shape.k_type) ? r.of({32, 64, 96, 128, 160})
+                                               : r.of({16, 32, 64, 80, 96, 128, 13, 40, 1});
+  c.shape.v_dim = is_quantized(c.shape.v_type) ? r.of({32, 64, 96, 128, 160})
+                                               : r.of({16, 32, 64, 80, 96, 128, 7, 24, 1, 50});
   c.shape.block_tokens = r.of({16, 32, 64});
   c.params.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.k_dim));
   c.params.softcap = r.of({0.0f, 0.0f, 2.0f, 30.0f});
@@ -77,7 +82,7 @@ Case random_case(uint64_t seed) {
 }
 
 TEST(Attend, RandomShapesAreWithinRoundingOfTheTruth) {
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     const Case c = random_case(seed);
     const auto truth = truth_of(c);
     for_every_target([&] { EXPECT_EQ(first_error(truth, run(c)), "") << c; });
@@ -86,7 +91,7 @@ TEST(Attend, RandomShapesAreWithinRoundingOfTheTruth) {
 
 TEST(Attend, TheReferenceIsTheTruthRoundedToFloat) {
   const auto reference = make_reference_device();
-  for (uint64_t seed = 200; seed < 240; ++seed) {
+  for (uint64_t seed = 300; seed < 340; ++seed) {
     const Case c = random_case(seed);
     auto truth = truth_of(c);
     for (size_t i = 0; i < truth.value.size(); ++i) {
@@ -105,20 +110,31 @@ TEST(Attend, HeadSizesOfRealModels) {
                              {576, 512},
                              {80, 80},
                              {96, 96}}) {
-    Case c;
-    c.shape = {.n_heads = 8, .n_kv_heads = 2, .k_dim = k, .v_dim = v, .block_tokens = 32};
-    c.params.scale = 1.0f / std::sqrt(static_cast<float>(k));
-    c.retention = sliding(128);
-    c.rows = {{0, 250, 20}, {1, 300, 1}};
-    const auto truth = truth_of(c);
-    for_every_target([&] { EXPECT_EQ(first_error(truth, run(c)), "") << c; });
+    for (const KvType type : kAllTypes) {
+      if (k % kv_type_block(type) != 0 || type == KvType::f32 || type == KvType::bf16) continue;
+      Case c;
+      c.shape = {.n_heads = 8,
+                 .n_kv_heads = 2,
+                 .k_dim = k,
+                 .v_dim = v,
+                 .k_type = type,
+                 .v_type = type,
+                 .block_tokens = 32};
+      c.params.scale = 1.0f / std::sqrt(static_cast<float>(k));
+      c.retention = sliding(128);
+      c.rows = {{0, 250, 20}, {1, 300, 1}};
+      const auto truth = truth_of(c);
+      for_every_target([&] { EXPECT_EQ(first_error(truth, run(c)), "") << c; });
+    }
   }
 }
 
 TEST(Attend, EveryNumberOfHeadsPerKvHead) {
-  for (const int kv_heads : {1, 2}) {
+  for (const KvType type : kAllTypes) {
     for (int group = 1; group <= 8; ++group) {
+      const int kv_heads = 1 + group % 2;
       Case c;
+      c.shape.k_type = c.shape.v_type = type;
       c.shape.n_kv_heads = kv_heads;
       c.shape.n_heads = kv_heads * group;
       c.params.sinks = kSinks;
@@ -133,13 +149,15 @@ TEST(Attend, EveryNumberOfHeadsPerKvHead) {
 }
 
 TEST(Attend, WindowEdgesInTheMiddleOfABlock) {
+  size_t next_type = 0;  // of seven, and the loops below have counts that seven does not divide
   for (const int64_t w : {1, 2, 7, 31, 32, 33, 40, 255, 256, 257}) {
     for (const Retention retention : {sliding(w), chunked(w)}) {
       for (const int64_t past :
            {int64_t{0}, w - 1, w, w + 1, int64_t{255}, int64_t{256}, int64_t{257}, int64_t{511}}) {
         for (const int64_t n_new : {1, 2, 17}) {
           Case c;
-          c.shape = {.n_heads = 2, .n_kv_heads = 1, .k_dim = 16, .v_dim = 16, .block_tokens = 32};
+          c.shape = {.n_heads = 2, .n_kv_heads = 1, .k_dim = 32, .v_dim = 32, .block_tokens = 32};
+          c.shape.k_type = c.shape.v_type = kAllTypes[next_type++ % 7];
           c.retention = retention;
           c.rows = {{0, past, n_new}};
           EXPECT_EQ(first_error(truth_of(c), run(c)), "") << c;
@@ -191,7 +209,7 @@ Case bits_case(uint64_t seed) {
 }
 
 TEST(AttendBits, DoNotDependOnThreadsOrDivision) {
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 14; ++seed) {
     const Case c = bits_case(seed);
     for_every_target([&] {
       const auto expected = run(c, {1, Split::never});
@@ -205,7 +223,7 @@ TEST(AttendBits, DoNotDependOnThreadsOrDivision) {
 }
 
 TEST(AttendBits, DoNotDependOnBlockLength) {
-  for (uint64_t seed = 20; seed < 32; ++seed) {
+  for (uint64_t seed = 20; seed < 34; ++seed) {
     Case c = bits_case(seed);
     for_every_target([&] {
       c.shape.block_tokens = 16;
@@ -219,7 +237,7 @@ TEST(AttendBits, DoNotDependOnBlockLength) {
 }
 
 TEST(AttendBits, DoNotDependOnNeighbours) {
-  for (uint64_t seed = 40; seed < 52; ++seed) {
+  for (uint64_t seed = 40; seed < 54; ++seed) {
     const Case all = bits_case(seed);
     for_every_target([&] {
       std::vector<float> joined;
@@ -236,7 +254,7 @@ TEST(AttendBits, DoNotDependOnNeighbours) {
 
 // A prompt read at once, in chunks, or token by token: decode and prefill are the same function.
 TEST(AttendBits, DoNotDependOnChunks) {
-  for (uint64_t seed = 60; seed < 66; ++seed) {
+  for (uint64_t seed = 60; seed < 67; ++seed) {
     Case c = random_case(seed);
     const int64_t total = 391;
     c.rows = {{0, 0, total}};
@@ -259,9 +277,16 @@ TEST(AttendBits, DoNotDependOnChunks) {
 // A row that one token of a tile reads and another does not must leave the other alone, whatever it
 // holds: a mask that multiplies by zero would spread its NaN.
 TEST(AttendBits, NaNInARowStaysWithItsReaders) {
-  for (const int B : {16, 64}) {
+  for (const KvType type : kAllTypes) {
     Case c;
-    c.shape = {.n_heads = 4, .n_kv_heads = 2, .k_dim = 32, .v_dim = 40, .block_tokens = B};
+    const int B = type == KvType::bf16 || type == KvType::q5_0 ? 16 : 64;
+    c.shape = {.n_heads = 4,
+               .n_kv_heads = 2,
+               .k_dim = 32,
+               .v_dim = is_quantized(type) ? 64 : 40,
+               .k_type = type,
+               .v_type = type,
+               .block_tokens = B};
     c.retention = sliding(100);
     c.rows = {{0, 500, 12}};
     for_every_target([&] {
@@ -279,7 +304,7 @@ TEST(AttendBits, NaNInARowStaysWithItsReaders) {
           EXPECT_EQ(std::memcmp(result.data() + t * token, expected.data() + t * token,
                                 token * sizeof(float)),
                     0)
-              << "row " << row << " token " << t;
+              << c << ": row " << row << " token " << t;
         }
       }
     });
@@ -288,7 +313,7 @@ TEST(AttendBits, NaNInARowStaysWithItsReaders) {
 
 // Vectors of 8 and of 16 lanes give the same bits where products are fused.
 TEST(AttendBits, DoNotDependOnTheVectorsWidth) {
-  for (uint64_t seed = 80; seed < 92; ++seed) {
+  for (uint64_t seed = 80; seed < 94; ++seed) {
     const Case c = bits_case(seed);
     std::vector<float> expected;
     for_every_target([&] {
@@ -360,22 +385,24 @@ TEST(FieldCase, ChunkedIsNotSliding) {
         {sliding(8), [](int64_t p) { return std::min<int64_t>(p + 1, 8); }},
         {Retention{}, [](int64_t p) { return p + 1; }}}) {
     Case c;
-    c.shape = {.n_heads = 1, .n_kv_heads = 1, .k_dim = 16, .v_dim = 16, .block_tokens = 16};
+    c.shape = {.n_heads = 1, .n_kv_heads = 1, .k_dim = 32, .v_dim = 32, .block_tokens = 16};
     c.retention = retention;
     c.spread = 0;  // equal scores
     const float sink = 0;
     c.params.sinks = &sink;  // weight 1 beside the n keys' 1 each
     for (int64_t p = 0; p < 40; ++p) {
+      c.shape.k_type = c.shape.v_type = kAllTypes[p % 7];
       c.rows = {{0, p, 1}};
       Storage storage(c);
-      const std::vector<float> ones(16, 1.0f);
+      const std::vector<float> ones(32, 1.0f);
       for (int64_t row = Storage::lowest_row(c, 0); row <= p; ++row) {
         storage.write(0, row);
         const TilePair t = storage.tiles(0, row, 0);
         codec_of(c.shape.v_type).encode_v(t.v, 16, static_cast<int>(row % 16), ones);
       }
       const double n = static_cast<double>(keys(p));
-      EXPECT_NEAR(attend_stored(c, storage)[0], n / (n + 1), 1e-6) << c << " at " << p;
+      const double one = c.shape.v_type == KvType::q8_0 ? 127.0 * half_to_float(float_to_half(1.0f / 127)) : 1.0;
+      EXPECT_NEAR(attend_stored(c, storage)[0], one * n / (n + 1), 1e-6) << c << " at " << p;
     }
   }
 }
@@ -383,9 +410,11 @@ TEST(FieldCase, ChunkedIsNotSliding) {
 // Field case 5: rows outside the window may hold anything, while decoding for five windows.
 TEST(FieldCase, RowsOutsideTheWindowMayHoldAnything) {
   for (const Retention retention : {sliding(8), chunked(8), sliding(4)}) {
-    for (int64_t p = 0; p < 5 * retention.window; ++p) {
+    for (int64_t i = 0; i < 5 * retention.window * 7; ++i) {
+      const int64_t p = i / 7;
       Case c;
-      c.shape = {.n_heads = 2, .n_kv_heads = 2, .k_dim = 16, .v_dim = 16, .block_tokens = 16};
+      c.shape = {.n_heads = 2, .n_kv_heads = 2, .k_dim = 32, .v_dim = 32, .block_tokens = 16};
+      c.shape.k_type = c.shape.v_type = kAllTypes[i % 7];
       c.params.sinks = kSinks;
       c.retention = retention;
       c.rows = {{0, p, 1}};

@@ -23,10 +23,10 @@ struct LayerSpec {
 const std::vector<LayerSpec> kLayers = {
     {{LayerKind::sliding, 40}, 4, 2, 32, 32, 0},
     {{LayerKind::sliding, 40}, 4, 2, 32, 32, 0},
-    {{}, 6, 1, 64, 48, 2},
+    {{}, 6, 1, 96, 64, 2},
     {{LayerKind::sliding, 40}, 8, 2, 32, 32, 0},
     {{LayerKind::sliding, 40}, 2, 1, 64, 16, 4},
-    {{}, 3, 1, 64, 48, 2},
+    {{}, 3, 1, 96, 64, 2},
     {{LayerKind::chunked, 64}, 4, 4, 16, 16, 6},
     {{LayerKind::sliding, 40}, 4, 2, 32, 32, 7},
     {{LayerKind::sliding, 40}, 2, 1, 64, 16, 4},
@@ -47,7 +47,8 @@ KvLayout layout_of(int block_tokens) {
     geometry.layers.push_back(layer);
   }
   KvFormat format = KvFormat::uniform(KvType::f16, block_tokens);
-  format.global_v = KvType::bf16;
+  format.global_k = KvType::q8_0;
+  format.global_v = KvType::q4_0;
   format.local_k = KvType::f32;
   return *make_layout(geometry, format);
 }

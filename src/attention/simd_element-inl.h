@@ -65,6 +65,14 @@ HWY_INLINE void encode(const float* from, hwy::bfloat16_t* to, int n) {
   for (int i = 0; i < n; ++i) to[i].bits = float_to_bfloat(from[i]);
 }
 
+// The types whose elements share a scale; see kv/quantized_block.h. A tag: there is no such element.
+template <int kIntegerBits>
+struct Quantized {
+  static constexpr int kBits = kIntegerBits;
+};
+template <class T>
+concept QuantizedType = requires { T::kBits; };
+
 // Picks F<Element>::run for a storage type.
 template <template <class> class F>
 HWY_INLINE decltype(&F<float>::run) for_type(KvType type) {
@@ -75,10 +83,17 @@ HWY_INLINE decltype(&F<float>::run) for_type(KvType type) {
       return &F<hwy::float16_t>::run;
     case KvType::bf16:
       return &F<hwy::bfloat16_t>::run;
-    default:
-      WEIR_CHECK(!"a KV type without kernels");
-      return nullptr;
+    case KvType::q8_0:
+      return &F<Quantized<8>>::run;
+    case KvType::q6_0:
+      return &F<Quantized<6>>::run;
+    case KvType::q5_0:
+      return &F<Quantized<5>>::run;
+    case KvType::q4_0:
+      return &F<Quantized<4>>::run;
   }
+  WEIR_CHECK(!"a KV type without kernels");
+  return nullptr;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "attention/simd_block-inl.h"
+#include "attention/simd_quantized-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,6 +47,19 @@ HWY_INLINE KeyVectors<T> key_vectors(const PartKeys& part, int key) {
     const int at = nearest_vector(part, key + v * kLanes);
     keys.at[v] =
         reinterpret_cast<const T*>(part.k_tiles[at / part.block_tokens]) + at % part.block_tokens;
+  }
+  return keys;
+}
+
+template <QuantizedType T>
+HWY_INLINE KeyVectors<T> key_vectors(const PartKeys& part, int key) {
+  KeyVectors<T> keys;
+  for (int v = 0; v < kBlockVectors; ++v) {
+    const int at = nearest_vector(part, key + v * kLanes);
+    const int row = at % part.block_tokens;
+    const std::byte* tile = part.k_tiles[at / part.block_tokens];
+    keys.scales[v] = tile + 2 * row;
+    keys.bytes[v] = tile + 2 * part.block_tokens + row;
   }
   return keys;
 }
@@ -160,6 +174,31 @@ struct Weigh {
       for (int r = 0; r < rows; ++r) {
         weigh_block<T, 1, 1, false>(one, keys, v_dim, column, p + r * kScoreStride,
                                     sums + r * stride, stride);
+      }
+    }
+  }
+};
+
+template <QuantizedType T>
+struct Weigh<T> {
+  static HWY_NOINLINE void run(const ValueRange& keys, int rows, int v_dim, const float* p,
+                               float* sums) {
+    HWY_ALIGN float weights[kBlockRows * kScoreStride];
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
+    const int B = keys.block_tokens;
+    for (int column = 0; column < v_dim; column += kQuantizedElements) {
+      const ptrdiff_t part_bytes = B * (2 + QuantizedBlock<T::kBits>::kBytes);
+      const ptrdiff_t share = keys.ahead_bytes * kQuantizedElements / v_dim;
+      const ptrdiff_t index = column / kQuantizedElements;
+      const ValuePart part{keys, column, index * part_bytes, index * share, share / B};
+      for (int r = 0; r < rows; r += kBlockRows) {
+        const int n = HWY_MIN(rows - r, kBlockRows);
+        scale_weights<T>(part, n, p + r * kScoreStride, weights);
+        if (r == 0 && keys.ahead) {
+          weigh_part_rows<T, true>(n, part, weights, sums, stride);
+        } else {
+          weigh_part_rows<T, false>(n, part, weights, sums + r * stride, stride);
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 #include "attention/simd_attend.h"
 #include "attention/simd_targets.h"
 #include "attention/tile_memory.h"
+#include "kv/codec.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
@@ -48,6 +49,35 @@ struct StoreValues {
     T* to = reinterpret_cast<T*>(tile);
     for (int r = rows.begin; r < rows.end; ++r) {
       encode(rows.from + (r - rows.begin) * rows.stride, to + static_cast<ptrdiff_t>(r) * dim, dim);
+    }
+  }
+};
+
+// The codec's own rounding: there is one way to choose a scale.
+template <class T>
+constexpr KvType quantized_type() {
+  constexpr int kBits = T::kBits;
+  return kBits == 8 ? KvType::q8_0 : kBits == 6 ? KvType::q6_0 : kBits == 5 ? KvType::q5_0 : KvType::q4_0;
+}
+
+template <QuantizedType T>
+struct StoreKeys<T> {
+  static HWY_NOINLINE void run(const NewRows& rows, int dim, int block_tokens, std::byte* tile) {
+    const Codec& codec = codec_of(quantized_type<T>());
+    for (int r = rows.begin; r < rows.end; ++r) {
+      codec.encode_k(tile, block_tokens, r,
+                     {rows.from + (r - rows.begin) * rows.stride, static_cast<size_t>(dim)});
+    }
+  }
+};
+
+template <QuantizedType T>
+struct StoreValues<T> {
+  static HWY_NOINLINE void run(const NewRows& rows, int dim, int block_tokens, std::byte* tile) {
+    const Codec& codec = codec_of(quantized_type<T>());
+    for (int r = rows.begin; r < rows.end; ++r) {
+      codec.encode_v(tile, block_tokens, r,
+                     {rows.from + (r - rows.begin) * rows.stride, static_cast<size_t>(dim)});
     }
   }
 };

@@ -22,6 +22,10 @@ namespace weir::testing {
 
 constexpr uint8_t kPoison = 0xff;  // a NaN in every storage type
 
+constexpr KvType kAllTypes[] = {KvType::f32,  KvType::f16,  KvType::bf16, KvType::q8_0,
+                                KvType::q6_0, KvType::q5_0, KvType::q4_0};
+inline bool is_quantized(KvType type) { return kv_type_block(type) > 1; }
+
 // One sequence of a case. Its rows depend on `id` and position only, so that it can be run alone,
 // beside others, in chunks or at once.
 struct Rows {

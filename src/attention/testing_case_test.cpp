@@ -7,10 +7,12 @@ namespace weir::testing {
 // Where the tolerance comes from, with u = 2^-24 and every fused multiply-add counted as two
 // roundings (a processor may not fuse):
 // - a score is a chain of k_dim products: off by at most (2 k_dim + 4) u sum|q k|, the 4 for the
-//   scale and softcap's division; tanh is good to 8u, times the cap;
+//   scale and softcap's division; tanh is good to 8u, times the cap. Quantized keys: chains of 32
+//   and a chain of k_dim/32, 64 + 2 k_dim/32 roundings, which is no more;
 // - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by
 // an
 //   exponential (4u and u times the gap) and rounds twice. Together a relative error w of each p;
+// - a quantized value's scale multiplies p first: u more;
 // - w enters numerator and denominator, which add rounding of their n terms.
 // Errors of the maximum itself cancel: numerator and denominator share it.
 Truth truth_of(const Case& c) {
@@ -75,7 +77,9 @@ Truth truth_of(const Case& c) {
         }
         const double n = static_cast<double>(last - first + 1);
         const double parts = static_cast<double>(last / kPartRows - first / kPartRows + 1);
-        const double w = std::expm1(score_error + u * range * (parts + 2) + (8 + 8 * parts) * u);
+        const double scaled = is_quantized(c.shape.v_type) ? u : 0;
+        const double w =
+            std::expm1(score_error + u * range * (parts + 2) + (8 + 8 * parts) * u + scaled);
         for (int d = 0; d < c.shape.v_dim; ++d) {
           truth.value.push_back(sum[d] / denom);
           truth.tolerance.push_back((2 * w + 2 * (2 * n + 4 * parts + 4) * u) * size[d] / denom +

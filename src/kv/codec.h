@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <span>
 
-#include "base/status.h"
 #include "geometry/kv_type.h"
 
 namespace weir {
@@ -13,6 +12,13 @@ namespace weir {
 // Float types: a K tile is transposed, [k_dim][block_tokens] elements, so that the lanes of a
 // vector run over keys: element d of row r at index d * block_tokens + r. A V tile is
 // [block_tokens][v_dim].
+//
+// Quantized types: 32 elements of a row share an f16 scale and take n = 32, 24, 20 or 16 bytes of
+// integers (q8_0, q6_0, q5_0, q4_0; see quantized_block.h). A tile is one part for every 32 elements
+// of the head, [dim / 32] of
+//   K: the scales [block_tokens], then the bytes transposed, [n][block_tokens];
+//   V: the scales [block_tokens], then the bytes row by row, [block_tokens][n].
+// Each row is quantized by itself when it is written: its bits depend on nothing beside it.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -34,10 +40,6 @@ class Codec {
                       int block_tokens, int dim) const = 0;
 };
 
-// Errors: unsupported for a type that has no codec yet, naming those that have one.
-Status check_codec(KvType type);
-
-// The codec of a type that check_codec accepts.
 const Codec& codec_of(KvType type);
 
 }  // namespace weir

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "base/half.h"
@@ -13,6 +15,19 @@ namespace weir {
 namespace {
 
 constexpr KvType kFloatTypes[] = {KvType::f32, KvType::f16, KvType::bf16};
+constexpr KvType kQuantizedTypes[] = {KvType::q8_0, KvType::q6_0, KvType::q5_0, KvType::q4_0};
+
+int bits_of(KvType type) {
+  return type == KvType::q8_0 ? 8 : type == KvType::q6_0 ? 6 : type == KvType::q5_0 ? 5 : 4;
+}
+
+std::vector<float> random_row(int dim, uint32_t seed, float spread = 1.0f) {
+  std::minstd_rand random(seed + 1);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> row;
+  for (int d = 0; d < dim; ++d) row.push_back(normal(random));
+  return row;
+}
 
 // Values that every float type holds exactly.
 std::vector<float> ramp(int dim, float start) {
@@ -60,12 +75,147 @@ TEST(Codec, KeyTilesAreTransposed) {
   }
 }
 
-TEST(Codec, TypesWithoutACodecAreRefusedByName) {
-  for (const KvType type : kFloatTypes) EXPECT_TRUE(check_codec(type).ok());
-  for (const KvType type : {KvType::q8_0, KvType::q6_0, KvType::q5_0, KvType::q4_0}) {
-    const Status status = check_codec(type);
-    EXPECT_EQ(status.code(), Code::unsupported);
-    EXPECT_NE(status.message().find(kv_type_name(type)), std::string::npos);
+// --- quantized types ---------------------------------------------------------------------------
+
+// An integer is off by half a step and the scale, rounded to f16, by 2^-11 of itself: for an element
+// that is at most the largest, half a step and what the scale's error makes of the integer. The end
+// of the range without a counterpart costs one more half step, with fewer than 8 bits.
+TEST(QuantizedCodec, EveryElementIsWithinHalfAStep) {
+  for (const KvType type : kQuantizedTypes) {
+    const double lowest = type == KvType::q8_0 ? 127 : 1 << (bits_of(type) - 1);
+    for (uint32_t seed = 0; seed < 500; ++seed) {
+      constexpr int kDim = 96, kB = 16;
+      const std::vector<float> row = random_row(kDim, seed, std::ldexp(1.0f, seed % 20 - 6));
+      std::vector<std::byte> tile(static_cast<size_t>(kB * kv_row_bytes(type, kDim)));
+      std::vector<float> k(kDim), v(kDim);
+      codec_of(type).encode_k(tile.data(), kB, seed % kB, row);
+      codec_of(type).decode_k(tile.data(), kB, seed % kB, k);
+      codec_of(type).encode_v(tile.data(), kB, seed % kB, row);
+      codec_of(type).decode_v(tile.data(), kB, seed % kB, v);
+      EXPECT_EQ(k, v);
+      for (int part = 0; part < kDim; part += 32) {
+        double largest = 0;
+        for (int i = part; i < part + 32; ++i) largest = std::max(largest, std::abs(double{row[i]}));
+        const double step = largest / lowest;
+        for (int i = part; i < part + 32; ++i) {
+          // The extreme itself is an end of the range; the opposite sign may be cut there.
+          const bool is_cut = type != KvType::q8_0 && std::abs(row[i]) > (lowest - 1.5) * step;
+          const double limit = step * (is_cut ? 1.0 : 0.5) + largest * 0x1p-10;
+          EXPECT_NEAR(k[i], row[i], limit) << kv_type_name(type) << " seed " << seed << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizedCodec, RowsDependOnNothingBesideThem) {
+  constexpr int kDim = 64;
+  for (const KvType type : kQuantizedTypes) {
+    for (const int B : {1, 16, 32, 64}) {
+      const Codec& codec = codec_of(type);
+      const size_t bytes = static_cast<size_t>(B * kv_row_bytes(type, kDim));
+      std::vector<std::byte> k(bytes + 16, std::byte{0xff}), v = k;
+      std::vector<std::vector<float>> k_alone, v_alone;
+      for (int row = B - 1; row >= 0; --row) {
+        codec.encode_k(k.data(), B, row, random_row(kDim, static_cast<uint32_t>(row)));
+        codec.encode_v(v.data(), B, row, random_row(kDim, static_cast<uint32_t>(row) + 1000));
+      }
+      for (int row = 0; row < B; ++row) {
+        std::vector<std::byte> one(static_cast<size_t>(kv_row_bytes(type, kDim)));
+        std::vector<float> expected(kDim), out(kDim);
+        codec.encode_k(one.data(), 1, 0, random_row(kDim, static_cast<uint32_t>(row)));
+        codec.decode_k(one.data(), 1, 0, expected);
+        codec.decode_k(k.data(), B, row, out);
+        EXPECT_EQ(out, expected);
+        codec.encode_v(one.data(), 1, 0, random_row(kDim, static_cast<uint32_t>(row) + 1000));
+        codec.decode_v(one.data(), 1, 0, expected);
+        codec.decode_v(v.data(), B, row, out);
+        EXPECT_EQ(out, expected);
+      }
+      for (size_t i = bytes; i < bytes + 16; ++i) {
+        EXPECT_EQ(k[i], std::byte{0xff});
+        EXPECT_EQ(v[i], std::byte{0xff});
+      }
+    }
+  }
+}
+
+// Kernels rely on it: in each part of a tile the scales, then the bytes, transposed for K.
+TEST(QuantizedCodec, TilesLieAsDocumented) {
+  constexpr int kB = 16, kDim = 64, kRow = 5;
+  for (const KvType type : kQuantizedTypes) {
+    const int n = bits_of(type) * 4;
+    std::vector<std::byte> k(static_cast<size_t>(kB * kv_row_bytes(type, kDim))), v = k;
+    std::vector<std::byte> row(static_cast<size_t>(kv_row_bytes(type, kDim)));
+    const std::vector<float> values = random_row(kDim, 3);
+    codec_of(type).encode_k(k.data(), kB, kRow, values);
+    codec_of(type).encode_v(v.data(), kB, kRow, values);
+    codec_of(type).encode_v(row.data(), 1, 0, values);  // a tile of one row: blocks end to end
+    for (int part = 0; part < kDim / 32; ++part) {
+      const std::byte* block = row.data() + part * (2 + n);
+      const int at = part * kB * (2 + n);
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(k[static_cast<size_t>(at + 2 * kRow + i)], block[i]);
+        EXPECT_EQ(v[static_cast<size_t>(at + 2 * kRow + i)], block[i]);
+      }
+      for (int i = 0; i < n; ++i) {
+        EXPECT_EQ(k[static_cast<size_t>(at + 2 * kB + i * kB + kRow)], block[2 + i]);
+        EXPECT_EQ(v[static_cast<size_t>(at + 2 * kB + kRow * n + i)], block[2 + i]);
+      }
+    }
+  }
+}
+
+// Integer of an element by the documented bits, for arbitrary bytes.
+TEST(QuantizedCodec, AnyBytesAreSomeRow) {
+  std::minstd_rand random(5);
+  for (const KvType type : kQuantizedTypes) {
+    const int bits = bits_of(type), n = bits * 4;
+    for (int round = 0; round < 200; ++round) {
+      std::vector<std::byte> block(static_cast<size_t>(2 + n));  // exactly: sanitizers see a step out
+      for (std::byte& b : block) b = static_cast<std::byte>(random() >> 8);
+      std::vector<float> out(32);
+      codec_of(type).decode_v(block.data(), 1, 0, out);
+      uint16_t half;
+      std::memcpy(&half, block.data(), 2);
+      const float scale = half_to_float(half);
+      const auto byte = [&](int i) { return std::to_integer<int>(block[static_cast<size_t>(2 + i)]); };
+      for (int i = 0; i < 32; ++i) {
+        int q = 0;
+        if (bits == 8) {
+          q = static_cast<int8_t>(byte(i));
+        } else {
+          q = i < 16 ? byte(i) & 15 : byte(i - 16) >> 4;
+          if (bits == 6) q += (byte(16 + i % 8) >> (2 * (i / 8)) & 3) * 16;
+          if (bits == 5) q += (byte(16 + i % 4) >> (i / 4) & 1) * 16;
+          q -= 1 << (bits - 1);
+        }
+        const float expected = scale * static_cast<float>(q);
+        EXPECT_TRUE(out[static_cast<size_t>(i)] == expected || (std::isnan(expected) && std::isnan(out[static_cast<size_t>(i)])));
+      }
+    }
+  }
+}
+
+TEST(QuantizedCodec, WhatIsNotFiniteMakesItsBlockNaNAndNoOther) {
+  for (const KvType type : kQuantizedTypes) {
+    const float top = type == KvType::q8_0 ? 127.0f : std::ldexp(1.0f, bits_of(type) - 1);
+    for (const float bad : {NAN, INFINITY, -INFINITY, 66000.0f * top}) {
+      std::vector<float> row = random_row(96, 1), out(96);
+      row[40] = bad;
+      std::vector<std::byte> tile(static_cast<size_t>(kv_row_bytes(type, 96)));
+      codec_of(type).encode_v(tile.data(), 1, 0, row);
+      codec_of(type).decode_v(tile.data(), 1, 0, out);
+      for (size_t i = 0; i < 96; ++i) EXPECT_EQ(std::isnan(out[i]), i / 32 == 1) << i;
+    }
+    // The largest that is still stored, zeros, and what lies below every scale.
+    for (const float value : {65504.0f * top, 0.0f, 1e-12f, 1e-40f}) {
+      std::vector<float> row(32, value), out(32);
+      std::vector<std::byte> tile(static_cast<size_t>(kv_row_bytes(type, 32)));
+      codec_of(type).encode_v(tile.data(), 1, 0, row);
+      codec_of(type).decode_v(tile.data(), 1, 0, out);
+      for (const float x : out) EXPECT_NEAR(x, value < 1.0f ? 0.0f : value, value * 0x1p-11f);
+    }
   }
 }
 
@@ -76,8 +226,8 @@ KvGroup two_layers(KvType k_type, KvType v_type, int B) {
                                .retention = {},
                                .n_heads = 4,
                                .n_kv_heads = 2,
-                               .k_dim = 8 * (i + 1),
-                               .v_dim = 16,
+                               .k_dim = 32 * (i + 1),
+                               .v_dim = 32,
                                .storage = KvStorage::separate,
                                .source = i});
   }
@@ -88,7 +238,7 @@ KvGroup two_layers(KvType k_type, KvType v_type, int B) {
 // Moves every position by adding it to the keys.
 struct AddRotator final : KeyRotator {
   void rotate(int layer, int64_t from, int64_t to, std::span<float> row) const override {
-    EXPECT_EQ(row.size(), static_cast<size_t>(8 * (layer + 1)));
+    EXPECT_EQ(row.size(), static_cast<size_t>(32 * (layer + 1)));
     for (float& x : row) x += static_cast<float>(to - from);
   }
 };
@@ -134,6 +284,51 @@ TEST(BlockRows, CopyAndRotateReachEveryLayerAndHeadAndNothingElse) {
         }
       }
     }
+  }
+}
+
+// Copying moves bits; rotating decodes, turns and encodes, and touches the keys of that row only.
+TEST(BlockRows, QuantizedRowsAreCopiedByBitsAndRotatedByValue) {
+  constexpr int kB = 16;
+  for (const KvType type : kQuantizedTypes) {
+    const KvGroup group = two_layers(type, type, kB);
+    const size_t bytes = static_cast<size_t>(group.block_bytes.v);
+    std::vector<std::byte> from(bytes), to(bytes, std::byte{0});
+    std::minstd_rand random(9);
+    for (std::byte& b : from) b = static_cast<std::byte>(random() >> 8);  // NaN scales among them
+    copy_row(group, from.data(), 3, to.data(), 15);
+    std::vector<std::byte> again(bytes, std::byte{0});
+    copy_row(group, to.data(), 15, again.data(), 3);
+    copy_row(group, from.data(), 15, from.data(), 3);
+    copy_row(group, to.data(), 15, from.data(), 15);
+    copy_row(group, from.data(), 15, again.data(), 3);
+    std::vector<std::byte> expected(bytes, std::byte{0});
+    copy_row(group, again.data(), 3, expected.data(), 15);
+    EXPECT_EQ(to, expected);
+
+    const Codec& codec = codec_of(type);
+    for (const GroupLayer& l : group.layers) {
+      for (int h = 0; h < l.n_kv_heads; ++h) {
+        codec.encode_k(to.data() + l.k_offset + h * l.k_tile_bytes, kB, 15, random_row(l.k_dim, 7));
+      }
+    }
+    const std::vector<std::byte> before = to;
+    rotate_row(group, to.data(), 15, 10, 12, AddRotator());
+    for (const GroupLayer& l : group.layers) {
+      for (int h = 0; h < l.n_kv_heads; ++h) {
+        std::byte* tile = to.data() + l.k_offset + h * l.k_tile_bytes;
+        std::vector<float> was(static_cast<size_t>(l.k_dim)), is = was;
+        codec.decode_k(before.data() + l.k_offset + h * l.k_tile_bytes, kB, 15, was);
+        codec.decode_k(tile, kB, 15, is);
+        std::vector<std::byte> one(static_cast<size_t>(kv_row_bytes(type, l.k_dim)));
+        for (float& x : was) x += 2.0f;
+        codec.encode_v(one.data(), 1, 0, was);
+        codec.decode_v(one.data(), 1, 0, was);
+        EXPECT_EQ(is, was);
+        codec.copy_k(before.data() + l.k_offset + h * l.k_tile_bytes, 15, tile, 15, kB, l.k_dim);
+      }
+    }
+    EXPECT_EQ(to, before);  // nothing but the keys of row 15 had changed
   }
 }
 

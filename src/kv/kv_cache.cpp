@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "kv/codec.h"
 #include "kv/kv_cache_impl.h"
 #include "kv/pool_extent.h"
 
@@ -15,11 +14,6 @@ Result<std::unique_ptr<KvCache>> KvCache::create(KvLayout layout, Budget& budget
   if (options.extent.v < 0 || options.extent.v % 4096 != 0) {
     return Status(Code::invalid_input, "a KV pool's extent must be a multiple of 4 KiB, not " +
                                            format_bytes(options.extent));
-  }
-  for (const KvGroup& group : layout.groups) {
-    for (const KvType type : {group.k_type, group.v_type}) {
-      if (Status s = check_codec(type); !s.ok()) return s;
-    }
   }
   auto impl = std::make_unique<Impl>(std::move(layout), budget);
   for (const KvGroup& group : impl->layout.groups) {

@@ -32,7 +32,7 @@ struct KvCacheOptions {
   int64_t max_context = 0;
   // Memory is committed and returned in units of this, a multiple of 4 KiB. 0: pool_extent().
   Bytes extent{};
-  // Fills blocks with ones (NaN in every float type) when they are taken and when they are freed,
+  // Fills blocks with ones (NaN in every KV type) when they are taken and when they are freed,
   // so that a read of a row nobody wrote shows. For tests.
   bool poison = false;
 };
@@ -49,8 +49,8 @@ struct KvUsage {
 // Block pools, sequences and forks under one budget. One thread owns it; no locks inside.
 class KvCache {
  public:
-  // `budget` and `memory` must outlive the cache. Errors: io_error; unsupported for a KV type
-  // without a codec; invalid_input for an extent that is not a multiple of 4 KiB.
+  // `budget` and `memory` must outlive the cache. Errors: io_error; invalid_input
+  // for an extent that is not a multiple of 4 KiB.
   static Result<std::unique_ptr<KvCache>> create(KvLayout layout, Budget& budget, KvMemory& memory,
                                                  const KvCacheOptions& options);
   ~KvCache();
