@@ -1,10 +1,53 @@
 // The dense families against llama.cpp.
 #include "family_logits.h"
+#include "reference_forward.h"
 
 namespace weir {
 namespace {
 
-class Dense : public FamilyLogits {};
+// Only the order of f32 sums differs. GELU, which is looked up in a table of halves, is coarser.
+constexpr double kSiluLimit = 1e-9;
+
+class Dense : public FamilyLogits {
+ protected:
+  // A model whose window llama.cpp does not know: within a window it is compared with llama.cpp,
+  // over several windows with the plain reference, and that without windows with llama.cpp.
+  static void check_window(const std::string& name, const ModelFacts& facts) {
+    check_family(name, {.facts = facts, .limit = kSiluLimit, .peer_knows_window = false});
+    const std::string file = synthetic(name, facts);
+    const Model& m = model(file);
+    const LayerKindFacts& kind = *facts.local;
+    ReferenceModel reference;
+    reference.file = file;
+    reference.n_layers = facts.n_layers;
+    reference.n_heads = kind.n_head;
+    reference.n_kv_heads = kind.n_head_kv;
+    reference.head_dim = kind.head_dim_k;
+    reference.theta = *kind.rope_theta;
+    reference.neox = reference.is_fused = facts.gguf_arch == "phi3";
+    for (int i = 0; i < facts.n_layers; ++i)
+      reference.windows.push_back(facts.is_global(i) ? 0 : *facts.window);
+
+    const auto w = static_cast<size_t>(*facts.window);
+    const std::vector<int32_t> tokens = random_tokens(4 * w + 37, m.n_vocab(), 7);
+    const std::vector<float> expected = ReferenceForward(reference).logits(tokens);
+    LogitsCase c{file, tokens.size(), 0, "f32", false, kSiluLimit};
+    for (const size_t chunk : {size_t{1}, size_t{7}, w - 1, w, w + 1, 2 * w + 3, tokens.size()}) {
+      SCOPED_TRACE("reference, steps of " + std::to_string(chunk));
+      c.chunk = chunk;
+      const std::vector<float> ours =
+          weir_logits(m, KvFormat::uniform(KvType::f32, 16), kThreads, tokens, chunk);
+      expect_close(c, compare(ours, expected, m.n_vocab()), {});
+    }
+
+    reference.windows.assign(static_cast<size_t>(facts.n_layers), 0);
+    const std::vector<float> windowless = ReferenceForward(reference).logits(tokens);
+    c.chunk = tokens.size();
+    const std::vector<float> theirs = peer_logits_of(c, tokens, false);
+    expect_close(c, compare(windowless, theirs, m.n_vocab()), {});
+    EXPECT_GT(compare(expected, theirs, m.n_vocab()).nmse, 1e-3);  // the window matters
+  }
+};
 
 TEST_F(Dense, Gemma2) {
   ModelFacts facts = small_family("gemma-2-2b", 5);
@@ -23,17 +66,17 @@ TEST_F(Dense, Gemma3) {
   check_family("gemma3-untied", {facts});
 }
 
-TEST_F(Dense, Cohere2) { check_family("cohere2", {small_family("command-r7b", 8)}); }
+TEST_F(Dense, Cohere2) { check_family("cohere2", {small_family("command-r7b", 8), kSiluLimit}); }
 
 // Global layers turn by YaRN, local ones do not; with OLMo 2's shape there are only global ones.
 TEST_F(Dense, Olmo2And3) {
-  check_family("olmo3", {small_family("olmo-3-7b", 8)});
-  check_family("olmo3-grouped", {small_family("olmo-3-32b", 5)});
+  check_family("olmo3", {small_family("olmo-3-7b", 8), kSiluLimit});
+  check_family("olmo3-grouped", {small_family("olmo-3-32b", 5), kSiluLimit});
   ModelFacts olmo2 = small_family("olmo-3-7b", 4);
   olmo2.window.reset();
   olmo2.local.reset();
   olmo2.rope_scaling = "none";
-  check_family("olmo2", {olmo2});
+  check_family("olmo2", {olmo2, kSiluLimit});
 }
 
 // llama.cpp knows the window by the number of layers alone: 64.
@@ -46,41 +89,69 @@ TEST_F(Dense, Exaone4) {
     if (kind->rope_dims != 0) kind->rope_dims = 16;
   }
   facts.rope_scaling = "llama3 factor=16 low=1 high=4 orig=64";
-  check_family("exaone4", {facts});
+  check_family("exaone4", {facts, kSiluLimit});
   ModelFacts small = small_family("exaone-4-32b", 6);
   small.window.reset();
   small.local.reset();
   small.global->rope_dims = 32;
   small.global->rope_theta = 1e6;
   small.tied_embeddings = true;
-  check_family("exaone4-all-global", {small});
+  check_family("exaone4-all-global", {small, kSiluLimit});
 }
 
 TEST_F(Dense, Llama) {
   ModelFacts facts = small_family("llama-3.1-8b", 4);
   facts.rope_scaling = "llama3 factor=8 low=1 high=4 orig=64";
-  check_family("llama", {facts});
+  check_family("llama", {facts, kSiluLimit});
   facts.rope_scaling = "yarn factor=4 orig=32 beta_fast=32 beta_slow=1";
-  check_family("llama-yarn", {facts});
+  check_family("llama-yarn", {facts, kSiluLimit});
   facts.rope_scaling = "linear factor=4";
-  check_family("llama-linear", {facts});
+  check_family("llama-linear", {facts, kSiluLimit});
 }
 
 TEST_F(Dense, Qwen3) {
   ModelFacts facts = small_family("qwen3-8b", 4);
   facts.global->head_dim_k = facts.global->head_dim_v = 48;  // heads wider than the stream
   facts.global->rope_dims = 48;
-  check_family("qwen3", {facts});
+  check_family("qwen3", {facts, kSiluLimit});
 }
 
 // Queries are multiplied by a factor that grows with their position.
 TEST_F(Dense, Mistral3) {
   ModelFacts facts = small_family("ministral-3-8b", 4);
   facts.rope_scaling = "yarn factor=16 orig=16 beta_fast=32 beta_slow=1";
-  check_family("mistral3", {.facts = facts, .only_distances = false});
+  check_family("mistral3", {.facts = facts, .limit = kSiluLimit, .only_distances = false});
   facts.global->head_dim_k = facts.global->head_dim_v = 24;
   facts.global->rope_dims = 24;
-  check_family("mistral3-narrow-heads", {.facts = facts, .only_distances = false});
+  check_family("mistral3-narrow-heads", {.facts = facts, .limit = kSiluLimit, .only_distances = false});
+}
+
+// A model without window of the same layers.
+ModelFacts without_window(ModelFacts facts) {
+  facts.window.reset();
+  if (!facts.global) facts.global = facts.local;
+  facts.local.reset();
+  return facts;
+}
+
+TEST_F(Dense, MistralsWindow) {
+  check_window("mistral-7b-v0.1", small_family("mistral-7b-v0.1", 4));
+  check_window("ministral-8b", small_family("ministral-8b-2410", 9));
+}
+
+TEST_F(Dense, Phi3) {
+  check_window("phi3", small_family("phi-3-mini-4k", 4));
+
+  // Three quarters of a head rotate, KV heads are shared, long contexts have factors of their own.
+  ModelFacts facts = without_window(small_family("phi-3-mini-4k", 4));
+  facts.global->n_head_kv = 2;
+  facts.global->rope_dims = 24;
+  facts.rope_scaling = "longrope factor=32 orig=128";
+  check_family("phi3-long", {.facts = facts, .limit = kSiluLimit});
+  facts.rope_scaling = "longrope factor=32 orig=512";
+  ModelOptions options;
+  options.context = 512;
+  check_family("phi3-short", {.facts = facts, .limit = kSiluLimit, .options = options});
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct FamilyCheck {
   // A query's logits depend on distances alone, so that a shifted conversation goes on as if it had
   // not been.
   bool only_distances = true;
+  ModelOptions options = {};
 };
 
 // One: the machine that runs the tests may be busy, and the library's threads wait by spinning.
@@ -113,10 +114,10 @@ class FamilyLogits : public testing::Test {
     return path;
   }
 
-  static const Model& model(const std::string& file) {
+  static const Model& model(const std::string& file, const ModelOptions& options = {}) {
     std::unique_ptr<Model>& slot = models_[file];
     if (!slot) {
-      Result<std::unique_ptr<Model>> loaded = Model::load(file, {});
+      Result<std::unique_ptr<Model>> loaded = Model::load(file, options);
       EXPECT_TRUE(loaded.ok()) << loaded.status().message();
       slot = std::move(*loaded);
     }
@@ -184,7 +185,7 @@ class FamilyLogits : public testing::Test {
   static void check_family(const std::string& name, const FamilyCheck& f) {
     SCOPED_TRACE(name);
     const std::string file = synthetic(name, f.facts);
-    const Model& m = model(file);
+    const Model& m = model(file, f.options);
     const auto window = static_cast<size_t>(f.facts.window.value_or(16));
     const size_t n = f.peer_knows_window ? 4 * window + 37 : window;
     const std::vector<int32_t> tokens = random_tokens(n, m.n_vocab(), 7);

@@ -1,6 +1,8 @@
 #include "model/synth.h"
 
 #include <algorithm>
+#include <cctype>
+#include <string_view>
 
 #include "model/families/family.h"
 #include "model/random_tiles.h"
@@ -33,6 +35,19 @@ Result<ggml_type> parse_weights(std::string name) {
   return Status(Code::invalid_input, "weight type \"" + name + "\" is none of " + synth_types());
 }
 
+// libllama takes a name with "phi-3" or "phi3" for the promise of Phi-3's own tokens.
+std::string plain_name(std::string name) {
+  for (const char* own : {"phi-3", "phi3"}) {
+    const auto same_letter = [](char a, char b) {
+      return std::tolower(static_cast<unsigned char>(a)) == b;
+    };
+    const std::string_view text(own);
+    const auto at = std::search(name.begin(), name.end(), text.begin(), text.end(), same_letter);
+    if (at != name.end()) name.replace(at, at + std::ssize(text), "Phi 3");
+  }
+  return name;
+}
+
 }  // namespace
 
 Result<SynthSummary> synthesize(const ModelFacts& facts, const SynthOptions& options,
@@ -61,7 +76,7 @@ Result<SynthSummary> synthesize(const ModelFacts& facts, const SynthOptions& opt
 
   SynthFile file(*type, options.seed);
   file.key("general.architecture", model.gguf_arch);
-  file.key("general.name", model.name + " (random weights)");
+  file.key("general.name", plain_name(model.name) + " (random weights)");
   file.key("general.quantization_version", uint32_t{GGML_QNT_VERSION});
   family->synthesize(model, file);
   file.vocabulary(n_vocab);
