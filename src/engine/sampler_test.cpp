@@ -18,11 +18,12 @@ std::vector<Token> tokens_of(const std::string& text) {
   return *tokenizer().tokenize(text, false, true);
 }
 
-SamplingParams with_grammar(const std::string& grammar) {
+Sampler greedy_in(const GrammarParams& grammar) {
   SamplingParams params;
   params.temperature = 0;
-  params.grammar = grammar;
-  return params;
+  params.parsed_grammar =
+      std::make_shared<const Grammar>(*Grammar::create(grammar, tokenizer()));
+  return *Sampler::create(params, tokenizer());
 }
 
 // What the sampler takes when the model wants nothing but `wanted`.
@@ -43,12 +44,12 @@ bool takes(Sampler& sampler, const std::string& text) {
 }
 
 TEST(Sampler, GrammarThatWaitsBindsFromItsWordOn) {
-  SamplingParams params = with_grammar("root ::= \"<call>\" [0-9] \"</call>\"");
-  params.grammar_triggers.words = {"<call>"};
-  Sampler free = *Sampler::create(params, tokenizer());
+  GrammarParams params{.text = "root ::= \"<call>\" [0-9] \"</call>\""};
+  params.triggers.words = {"<call>"};
+  Sampler free = greedy_in(params);
   EXPECT_TRUE(takes(free, "Once upon a time <cal 7 king"));
 
-  Sampler bound = *Sampler::create(params, tokenizer());
+  Sampler bound = greedy_in(params);
   EXPECT_TRUE(takes(bound, "A king <call>7"));
   EXPECT_FALSE(takes(bound, "king"));
 }
@@ -56,48 +57,48 @@ TEST(Sampler, GrammarThatWaitsBindsFromItsWordOn) {
 // The library searches all that it has seen at each token; what is forgotten must
 // not be a word that has begun, and a grammar that binds must not be set back.
 TEST(Sampler, WaitingGrammarForgetsWithoutMissingItsWord) {
-  SamplingParams params = with_grammar("root ::= \"<call>\" [0-9]+ \"</call>\"");
-  params.grammar_triggers.words = {"<call>"};
+  GrammarParams params{.text = "root ::= \"<call>\" [0-9]+ \"</call>\""};
+  params.triggers.words = {"<call>"};
   const std::vector<Token> word = tokens_of("<call>");
   ASSERT_GT(word.size(), 1u);
   const Token filler = tokens_of("king").back();
   for (int before = 505; before < 525; ++before) {
-    Sampler sampler = *Sampler::create(params, tokenizer());
+    Sampler sampler = greedy_in(params);
     for (int i = 0; i < before; ++i) ASSERT_EQ(offer(sampler, filler), filler);
     for (const Token token : word) ASSERT_EQ(offer(sampler, token), token);
     EXPECT_NE(offer(sampler, filler), filler) << before;
     EXPECT_TRUE(takes(sampler, "12345")) << before;
   }
-  Sampler bound = *Sampler::create(params, tokenizer());
+  Sampler bound = greedy_in(params);
   ASSERT_TRUE(takes(bound, "<call>"));
   for (int i = 0; i < 1200; ++i) ASSERT_TRUE(takes(bound, "7")) << i;
   EXPECT_FALSE(takes(bound, "king"));
 }
 
 TEST(Sampler, WordInsideReasoningDoesNotBind) {
-  SamplingParams params = with_grammar("root ::= \"<call>\" [0-9] \"</call>\"");
-  params.grammar_triggers.words = {"<call>"};
+  GrammarParams params{.text = "root ::= \"<call>\" [0-9] \"</call>\""};
+  params.triggers.words = {"<call>"};
   params.reasoning = {tokens_of("[think]"), {tokens_of("[/think]")}};
-  Sampler sampler = *Sampler::create(params, tokenizer());
+  Sampler sampler = greedy_in(params);
   EXPECT_TRUE(takes(sampler, "[think]perhaps <call>king[/think]"));
   EXPECT_TRUE(takes(sampler, " so <call>7"));
   EXPECT_FALSE(takes(sampler, "king"));
 
-  params.grammar_prefix = tokens_of("[think]");  // the template began the reasoning
-  Sampler begun = *Sampler::create(params, tokenizer());
+  params.prefix = tokens_of("[think]");  // the template began the reasoning
+  Sampler begun = greedy_in(params);
   EXPECT_TRUE(takes(begun, "perhaps <call>king"));
 }
 
 TEST(Sampler, PrefixOfTheReplyIsTheGrammarsBeginning) {
-  SamplingParams params = with_grammar("root ::= \"model says \" [0-9]");
-  params.grammar_prefix = tokens_of("model says ");
-  Sampler sampler = *Sampler::create(params, tokenizer());
+  GrammarParams params{.text = "root ::= \"model says \" [0-9]"};
+  params.prefix = tokens_of("model says ");
+  Sampler sampler = greedy_in(params);
   EXPECT_FALSE(takes(sampler, "model"));
-  sampler = *Sampler::create(params, tokenizer());
+  sampler = greedy_in(params);
   EXPECT_TRUE(takes(sampler, "7"));
 
-  params.grammar_prefix = tokens_of("something else");
-  EXPECT_EQ(Sampler::create(params, tokenizer()).status().code(), Code::invalid_input);
+  params.prefix = tokens_of("something else");
+  EXPECT_EQ(Grammar::create(params, tokenizer()).status().code(), Code::invalid_input);
 }
 
 TEST(Sampler, BiasForcesAndBansTokens) {
@@ -113,7 +114,8 @@ TEST(Sampler, BiasForcesAndBansTokens) {
 
 // Asking the grammar about the choice alone must not change what may be chosen.
 TEST(Sampler, GrammarIsObeyedWhateverTheModelWants) {
-  SamplingParams params = with_grammar("root ::= (\"a\" | \"b\")+ \"!\"");
+  SamplingParams params;
+  params.grammar = "root ::= (\"a\" | \"b\")+ \"!\"";
   params.temperature = 1;
   params.top_k = 0;
   Sampler sampler = *Sampler::create(params, tokenizer());
@@ -129,6 +131,49 @@ TEST(Sampler, GrammarIsObeyedWhateverTheModelWants) {
   }
   EXPECT_EQ(text.find_first_not_of("ab"), text.size() - 1) << text;
   EXPECT_EQ(text.back(), '!');
+}
+
+TEST(Grammar, CloneGoesOnFromWhereItWasMade) {
+  GrammarParams params{.text = "root ::= \"<call>\" [0-9] \"</call>\""};
+  params.triggers.words = {"<call>"};
+  Grammar first = *Grammar::create(params, tokenizer());
+  for (const Token token : tokens_of("A <call>")) first.accept(token);
+  Grammar second = first.clone();
+  const Token king = tokens_of("king").back(), seven = tokens_of("7").back();
+  first.accept(seven);
+  EXPECT_FALSE(first.allows(seven));
+  EXPECT_TRUE(second.allows(seven));
+  EXPECT_FALSE(second.allows(king));
+}
+
+// Each of these would take the process down, or its memory, in libllama's parser.
+TEST(Grammar, HostileTextIsRefused) {
+  const std::string long_literal(60000, 'a');
+  std::string repeats;
+  for (int i = 0; i < 200; ++i) repeats += "r" + std::to_string(i) + " ::= \"a\"{1999}\n";
+  for (const std::string& text :
+       {"root ::= " + std::string(100000, '('), std::string("root ::= \"a\"{5,3}"),
+        std::string("root ::= \"a\"{ 5 , 3 }"), std::string("root ::= \"a\"{5, # more\n 3}"),
+        std::string("root ::= \"a\"{99999999999999999999}"),
+        "root ::= \"" + long_literal + "\"{1999}", "root ::= [" + long_literal + "]{0,1999}",
+        "root ::= r0\n" + repeats, std::string("root ::= \"a\"\0", 13),
+        "root ::= \"" + std::string(2 << 20, 'a') + "\""}) {
+    const Result<Grammar> grammar = Grammar::create({.text = text}, tokenizer());
+    ASSERT_FALSE(grammar.ok()) << text.substr(0, 60);
+    EXPECT_EQ(grammar.error().message().find("does not parse"), std::string::npos)
+        << text.substr(0, 60);
+  }
+  EXPECT_TRUE(Grammar::create({.text = "root ::= \"{5,3}\" [{5,3}] # {5,3}\n"}, tokenizer()).ok());
+}
+
+// A chain of rules as long as may be: followed by recursion.
+TEST(Grammar, LongestChainOfRulesFitsTheStack) {
+  std::string text = "root ::= r0\n";
+  for (int i = 0; text.size() < 900000; ++i) {
+    text += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + "\n";
+    if (text.size() >= 900000) text += "r" + std::to_string(i + 1) + " ::= \"a\"\n";
+  }
+  EXPECT_TRUE(Grammar::create({.text = text}, tokenizer()).ok());
 }
 
 }  // namespace
