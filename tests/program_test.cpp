@@ -111,6 +111,19 @@ TEST(Cli, BenchComparesPairByPair) {
   }
 }
 
+TEST(Cli, CatalogVerifiesItselfAndFindsWhatIsWrong) {
+  EXPECT_EQ(json_of("catalog verify --json")["disagreements"], 0);
+  auto entry = json_of("catalog show gemma-3-27b --json");
+  entry["derived"]["crossover_tokens"] = 5324;
+  const std::string file = std::filesystem::temp_directory_path() / "weir-cli-catalog.json";
+  std::ofstream(file) << entry;
+  const Outcome outcome = weir("catalog verify " + file);
+  std::filesystem::remove(file);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.output.find("5324, its geometry gives 5325"), std::string::npos)
+      << outcome.output;
+}
+
 TEST(Cli, ChatFromAPipe) {
   const std::string script = std::filesystem::temp_directory_path() / "weir-cli-chat.txt";
   std::ofstream(script) << "My name is Matilda.\n/fork\nWhat is my name?\n/undo\n/regen\n/kv\n"

@@ -68,6 +68,7 @@ int dispatch(int argc, const char* const* argv) {
   add_perplexity_command(app, exit_code);
   add_bench_command(app, exit_code);
   add_synth_command(app, exit_code);
+  add_catalog_command(app, exit_code);
 
   const auto all = app.get_subcommands([](const CLI::App*) { return true; });
   if (argc > 1 && argv[1][0] != '-' &&

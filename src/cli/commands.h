@@ -28,5 +28,6 @@ void add_verify_command(CLI::App& app, int& exit_code);
 void add_perplexity_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_synth_command(CLI::App& app, int& exit_code);
+void add_catalog_command(CLI::App& app, int& exit_code);
 
 }  // namespace weir
