@@ -13,6 +13,7 @@
 
 #include "geometry/builtin.h"
 #include "model/synth.h"
+#include "model/testing/small_family.h"
 #include "model_logits.h"
 #include "oracle/llama_peer.h"
 #include "plan/kv_plan.h"
@@ -37,35 +38,12 @@ struct FamilyCheck {
   // A query's logits depend on distances alone, so that a shifted conversation goes on as if it had
   // not been.
   bool only_distances = true;
+  bool exact = true;  // ModelOptions::exact holds for the family
   ModelOptions options = {};
 };
 
 // One: the machine that runs the tests may be busy, and the library's threads wait by spinning.
 constexpr int kThreads = 1;
-
-// A catalog model with its pattern, pairings and proportions, but narrow: a window of 16 tokens,
-// heads of 32 elements (keys of 48 where keys are longer than values), four of them over two KV
-// heads.
-inline ModelFacts small_family(const std::string& id, int n_layers) {
-  ModelFacts facts = **find_builtin(id);
-  facts.n_layers = n_layers;
-  if (facts.window) facts.window = 16;
-  const int n_head = facts.global ? facts.global->n_head : facts.local->n_head;
-  for (std::optional<LayerKindFacts>* kind : {&facts.global, &facts.local}) {
-    if (!*kind) continue;
-    LayerKindFacts& k = **kind;
-    const bool has_wide_keys = k.head_dim_k != k.head_dim_v, is_grouped = k.n_head_kv != k.n_head;
-    const int k_dim = has_wide_keys ? 48 : 32;
-    if (k.rope_dims) k.rope_dims = *k.rope_dims * k_dim / k.head_dim_k / 2 * 2;
-    k.head_dim_k = k_dim;
-    k.head_dim_v = 32;
-    k.n_head = 4 * k.n_head / n_head;
-    k.n_head_kv = is_grouped ? 2 : k.n_head;
-  }
-  facts.n_embd = 4 * 32;
-  facts.n_ff = 160;
-  return facts;
-}
 
 // The peer's logits of every position, in steps of `chunk` tokens.
 inline std::vector<float> peer_logits(LlamaPeer& peer, std::span<const int32_t> tokens,
@@ -219,6 +197,20 @@ class FamilyLogits : public testing::Test {
     }
     check_kv(m, window);
     if (f.only_distances) check_shift(m, window);
+    if (f.exact) check_exact(file, f.options, tokens);
+  }
+
+  // In exact mode no bit of a logit depends on the size of a step.
+  static void check_exact(const std::string& file, ModelOptions options,
+                          std::span<const int32_t> tokens) {
+    options.exact = true;
+    Result<std::unique_ptr<Model>> exact = Model::load(file, options);
+    ASSERT_TRUE(exact.ok()) << exact.status().message();
+    const auto logits = [&](size_t chunk) {
+      return weir_logits(**exact, KvFormat::uniform(KvType::f16, 16), kThreads, tokens, chunk);
+    };
+    const std::vector<float> whole = logits(tokens.size());
+    for (const size_t chunk : {1, 7, 18}) EXPECT_EQ(logits(chunk), whole) << "steps of " << chunk;
   }
 
   // The engine holds what the planner says, after every step.

@@ -7,10 +7,11 @@
 
 #include "geometry/gguf_geometry.h"
 #include "llama.h"
+#include "model/families/family.h"
 #include "model/model.h"
 #include "model/random_tiles.h"
-#include "model/synth_config.h"
 #include "model/synth_vocab.h"
+#include "model/testing/small_family.h"
 #include "model/testing/small_model.h"
 
 namespace weir {
@@ -23,20 +24,45 @@ using testing::TemporaryFolder;
 
 TEST(Synth, GeometryOfTheFileIsTheBuiltInOne) {
   TemporaryFolder folder;
-  for (const char* id :
-       {"gemma-3-270m", "gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}) {
-    ModelFacts facts = **find_builtin(id);
+  for (ModelFacts facts : builtin_models()) {
+    if (!find_family(facts.gguf_arch)) continue;
+    SCOPED_TRACE(facts.id);
     // What the KV does not depend on may be small.
     facts.n_ff = facts.n_embd = 32;
+    if (facts.n_expert > 0) {
+      facts.n_expert = facts.n_expert_used = 2;
+      facts.n_ff_exp = 32;
+    }
     facts.n_vocab = 400;
     Result<GgufFile> file = GgufFile::open(small_model(folder, "q4_0", facts));
     ASSERT_TRUE(file.ok()) << file.error().message();
     Result<KvGeometry> read = geometry_from_gguf(*file);
     ASSERT_TRUE(read.ok()) << read.error().message();
-    const KvGeometry builtin = *builtin_geometry(id);
-    EXPECT_EQ(read->layers, builtin.layers) << id;
-    EXPECT_EQ(read->max_context, builtin.max_context) << id;
-    EXPECT_EQ(read->arch, builtin.arch) << id;
+    const KvGeometry builtin = *builtin_geometry(facts.id);
+    EXPECT_EQ(read->layers, builtin.layers);
+    EXPECT_EQ(read->max_context, builtin.max_context);
+    EXPECT_EQ(read->arch, builtin.arch);
+  }
+}
+
+// A model cut short keeps its windows, and loads.
+TEST(Synth, TheFirstLayersOfEveryModelLoad) {
+  TemporaryFolder folder;
+  for (const ModelFacts& whole : builtin_models()) {
+    if (!find_family(whole.gguf_arch)) continue;
+    SCOPED_TRACE(whole.id);
+    const ModelFacts facts = small_family(whole.id, whole.n_layers);
+    SynthOptions options;
+    options.n_layers = 5;
+    options.n_vocab = 400;
+    const std::string path = folder.file("five.gguf");
+    Result<SynthSummary> summary = synthesize(facts, options, path);
+    ASSERT_TRUE(summary.ok()) << summary.error().message();
+    Result<std::unique_ptr<Model>> model = Model::load(path, {});
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    ASSERT_EQ((*model)->geometry().layers.size(), 5u);
+    for (const KvLayer& layer : (*model)->geometry().layers)
+      EXPECT_EQ(layer.retention.kind == LayerKind::global, facts.is_global(layer.index));
   }
 }
 
@@ -116,30 +142,6 @@ TEST(Synth, TheVocabularyWritesAnyText) {
   EXPECT_EQ(back, text);
   EXPECT_TRUE(llama_vocab_is_eog(vocab, kSynthTurnEnd));
   EXPECT_NE(llama_model_chat_template((*model)->vocab_model(), nullptr), nullptr);
-}
-
-TEST(Synth, AConfigGivesTheSameFactsAsTheBuiltInList) {
-  Result<ModelFacts> facts = facts_from_hf_config(R"({
-    "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"],
-    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
-      "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4,
-      "head_dim": 256, "vocab_size": 262208, "sliding_window": 1024, "rope_theta": 1000000.0,
-      "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6,
-      "max_position_embeddings": 131072, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})");
-  ASSERT_TRUE(facts.ok()) << facts.error().message();
-  facts->n_ff = facts->n_embd = 32;
-  facts->n_vocab = 400;
-  TemporaryFolder folder;
-  Result<KvGeometry> read = geometry_from_gguf(*GgufFile::open(small_model(folder, "f16", *facts)));
-  ASSERT_TRUE(read.ok()) << read.error().message();
-  EXPECT_EQ(read->layers, builtin_geometry("gemma-3-4b")->layers);
-  EXPECT_EQ(facts->rope_scaling.substr(0, 15), "linear factor=8");
-
-  EXPECT_THAT(facts_from_hf_config(R"({"model_type": "gemma3_text", "num_hidden_layers": 6,
-    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512})")
-                  .status()
-                  .message(),
-              HasSubstr("hidden_size"));
 }
 
 TEST(Synth, RefusesWithOneLine) {

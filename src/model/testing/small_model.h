@@ -1,4 +1,4 @@
-// A synthetic gemma3 model small enough to write, change and load in milliseconds.
+// Synthetic models small enough to write, change and load in milliseconds.
 #pragma once
 
 #include <gtest/gtest.h>
