@@ -73,6 +73,11 @@ class Fields {
                         printable(field->dump(-1, ' ', true, Json::error_handler_t::replace), 60));
     }
   }
+  // A field that few models have.
+  template <typename T>
+  void read_if_present(const std::string& key, T& value) {
+    if (object_.contains(key)) read(key, value);
+  }
   std::optional<LayerKindFacts> kind(const std::string& name) {
     std::optional<int> n_head;
     read("n_head_" + name, n_head);
@@ -137,6 +142,8 @@ void read_numbers(Fields& fields, ModelFacts& m) {
   for (const auto& [key, count] : counts) fields.read(key, *count);
   fields.read("n_embd", m.n_embd);
   fields.read("n_ff", m.n_ff);
+  fields.read_if_present("n_ff_reusing", m.n_ff_reusing);
+  fields.read_if_present("n_embd_per_layer", m.n_embd_per_layer);
   fields.read("n_vocab", m.n_vocab);
   fields.read("n_ff_exp", m.n_ff_exp);
   fields.read("max_context", m.max_context);

@@ -25,6 +25,7 @@ class GraphBuilder {
   GraphBuilder(ggml_context* ctx, AttentionBatch& attention, int64_t n_tokens, int64_t n_outputs,
                bool exact = false);
 
+  ggml_context* context() const { return ctx_; }
   int64_t n_tokens() const { return n_tokens_; }
   bool has_outputs() const { return n_outputs_ > 0; }
 

@@ -152,8 +152,8 @@ std::vector<int64_t> WeightLoader::per_layer(std::string_view key, int64_t other
 std::vector<float> WeightLoader::numbers_per_layer(std::string_view key, float otherwise) {
   const std::vector<double> wide =
       spread<double>(key, file_.numbers(full_key(key), kMaxPerLayer), otherwise);
-  if (!std::all_of(wide.begin(), wide.end(), [](double x) { return std::isfinite(x); }))
-    fail(Code::corrupt, "key " + full_key(key) + " is not finite");
+  if (std::any_of(wide.begin(), wide.end(), [](double x) { return std::isnan(x); }))
+    fail(Code::corrupt, "key " + full_key(key) + " is not a number");
   return {wide.begin(), wide.end()};
 }
 
@@ -240,14 +240,20 @@ ggml_backend_buffer_type* WeightLoader::extra_type_for(const GgufTensor& source,
   return nullptr;
 }
 
+bool WeightLoader::check_multiplied(const GgufTensor* source) {
+  if (!source || can_multiply(static_cast<ggml_type>(source->type))) return source;
+  fail(Code::unsupported, "tensor " + source->name + " has type " + source->type_facts->name +
+                              ", which cannot be multiplied with");
+  return false;
+}
+
 ggml_tensor* WeightLoader::multiplied(const GgufTensor* source, bool by_expert) {
-  if (!source) return nullptr;
-  if (!can_multiply(static_cast<ggml_type>(source->type))) {
-    fail(Code::unsupported, "tensor " + source->name + " has type " + source->type_facts->name +
-                                ", which cannot be multiplied with");
-    return nullptr;
-  }
-  return want(*source, extra_type_for(*source, by_expert));
+  return check_multiplied(source) ? want(*source, extra_type_for(*source, by_expert)) : nullptr;
+}
+
+ggml_tensor* WeightLoader::matrices(const std::string& name, int64_t in, int64_t out, int64_t n) {
+  const GgufTensor* source = checked(name, in, out, n);
+  return check_multiplied(source) ? want(*source, nullptr) : nullptr;
 }
 
 ggml_tensor* WeightLoader::matrix(const std::string& name, int64_t in, int64_t out) {

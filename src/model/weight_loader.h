@@ -68,6 +68,7 @@ class WeightLoader {
   // One value a layer, from a scalar or an array. An array may go on for draft layers.
   std::vector<int64_t> per_layer(std::string_view key);
   std::vector<int64_t> per_layer(std::string_view key, int64_t otherwise);
+  // The same, of numbers that may be infinite.
   std::vector<float> numbers_per_layer(std::string_view key, float otherwise);
   std::string full_key(std::string_view key) const;
 
@@ -80,6 +81,8 @@ class WeightLoader {
   ggml_tensor* matrix(const std::string& name, int64_t in, int64_t out);
   // The matrices of `n_expert` experts in one tensor, for products that pick an expert per token.
   ggml_tensor* experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert);
+  // Several matrices in one tensor, in the file's own layout: for views.
+  ggml_tensor* matrices(const std::string& name, int64_t in, int64_t out, int64_t n);
   // Rows that are looked up.
   ggml_tensor* table(const std::string& name, int64_t in, int64_t rows);
   // A norm or bias: f32.
@@ -110,6 +113,7 @@ class WeightLoader {
                         std::optional<T> otherwise);
   const GgufTensor* checked(const std::string& name, int64_t in, int64_t rows,
                             int64_t n_expert = 1);
+  bool check_multiplied(const GgufTensor* source);
   ggml_tensor* multiplied(const GgufTensor* source, bool by_expert);
   ggml_tensor* numbers(const GgufTensor* source);
   ggml_tensor* want(const GgufTensor& source, ggml_backend_buffer_type* extra);

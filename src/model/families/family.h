@@ -47,7 +47,7 @@ std::string family_names();
 // One per file of this folder.
 extern const Family kCohere2;
 extern const Family kExaone4, kOlmo2;
-extern const Family kGemma2, kGemma3;
+extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;
 extern const Family kLlama, kMistral3, kPhi3, kQwen3;
 
 }  // namespace weir
