@@ -10,24 +10,26 @@ namespace weir {
 
 enum class SeqId : uint32_t {};
 
-// Told what happens to blocks and sequences. Every method has an empty default.
-class KvObserver {
- public:
-  virtual ~KvObserver() = default;
-  virtual void on_block_taken(int group, uint32_t block) { (void)group, (void)block; }
-  virtual void on_block_sealed(int group, uint32_t block) { (void)group, (void)block; }
-  virtual void on_block_freed(int group, uint32_t block) { (void)group, (void)block; }
-  virtual void on_step_committed(int64_t tokens) { (void)tokens; }
-  virtual void on_step_aborted() {}
-  virtual void on_evicted(SeqId seq, int64_t bytes_freed) { (void)seq, (void)bytes_freed; }
-};
+// A separate world of prefixes: nothing is shared between two of them.
+enum class NamespaceId : uint32_t {};
 
-// What an eviction could remove: a sequence that nobody decodes on.
+// What an eviction could remove, as one unit.
 struct EvictionCandidate {
-  SeqId seq{};
-  int64_t tokens = 0;
-  int64_t unique_bytes = 0;  // bytes that only this sequence keeps: what evicting it frees
-  uint64_t last_use = 0;     // a counter of the store, larger is later
+  enum class Kind : uint8_t {
+    sequence,  // an evictable sequence, with all it holds
+    restart,   // the local blocks of a restart point inside a chain; its global blocks stay
+    tail,      // the end of a chain: its restart point, and the blocks that are worth nothing then
+  };
+  Kind kind = Kind::sequence;
+  SeqId seq{};                 // of a sequence
+  NamespaceId name_space{};    // of the others
+  int64_t tokens = 0;          // where the unit ends
+  int64_t unique_bytes = 0;    // bytes that only this unit keeps: what evicting it frees
+  int64_t rebuild_tokens = 0;  // what a return to its end would have to read more
+  uint64_t last_use = 0;       // a counter of the store, larger is later
+  uint64_t age = 0;            // uses of the store since
+  bool is_active = false;      // on the path of a running sequence
+  bool is_pinned = false;
 };
 
 // Chooses what gives way when a reservation does not fit.
@@ -37,6 +39,18 @@ class EvictionPolicy {
   // Index of the candidate to evict next, or -1 to refuse the reservation instead.
   // `candidates` is not empty and in order of creation; `bytes_missing` > 0.
   virtual int choose(std::span<const EvictionCandidate> candidates, int64_t bytes_missing) = 0;
+};
+
+// Told what happens to blocks and sequences. Every method has an empty default.
+class KvObserver {
+ public:
+  virtual ~KvObserver() = default;
+  virtual void on_block_taken(int group, uint32_t block) { (void)group, (void)block; }
+  virtual void on_block_sealed(int group, uint32_t block) { (void)group, (void)block; }
+  virtual void on_block_freed(int group, uint32_t block) { (void)group, (void)block; }
+  virtual void on_step_committed(int64_t tokens) { (void)tokens; }
+  virtual void on_step_aborted() {}
+  virtual void on_evicted(const EvictionCandidate& unit) { (void)unit; }
 };
 
 }  // namespace weir

@@ -28,7 +28,8 @@ namespace {
 struct SlotRows {
   std::vector<std::vector<TilePair>> blocks;  // [item]
   std::vector<SequenceRows> sequences;
-  ggml_tensor* stored = nullptr;  // the op that wrote the new rows, once it is in the graph
+  std::vector<SequenceRows> to_store;  // those whose new rows are not there yet
+  ggml_tensor* stored = nullptr;       // the op that wrote the new rows, once it is in the graph
 };
 
 // How the attends of one group with one head shape are divided.
@@ -43,7 +44,7 @@ struct LayerOp {
   KvDevice* device = nullptr;
   HeadShape shape;
   AttentionParams params;
-  std::span<const SequenceRows> sequences;
+  std::span<const SequenceRows> sequences, to_store;
   AttendWork* work = nullptr;
 };
 
@@ -55,7 +56,7 @@ TokenMatrix matrix_of(const ggml_tensor* t) {
 
 void run_store(ggml_tensor* dst, int thread, int n_threads, void* state) {
   const auto& op = *static_cast<const LayerOp*>(state);
-  op.device->store({op.shape, op.sequences, matrix_of(dst->src[0]), matrix_of(dst->src[1])}, thread,
+  op.device->store({op.shape, op.to_store, matrix_of(dst->src[0]), matrix_of(dst->src[1])}, thread,
                    n_threads);
 }
 
@@ -148,6 +149,7 @@ struct AttentionBatch::Impl {
                                 .token_begin = token,
                                 .retention = layout.groups[group].retention,
                                 .first_visible_row = first.empty() ? nullptr : first.data()});
+      if (!table.is_stored) rows.to_store.push_back(rows.sequences.back());
       token += table.n_new;
     }
     WEIR_CHECK(token == tokens);
@@ -208,6 +210,7 @@ ggml_tensor* AttentionBatch::attend(ggml_context* ctx, int layer, const Attentio
   check_rows(q, l.k_dim, op.shape.n_heads, b.tokens);
   SlotRows& rows = b.rows_of(group, slot);
   op.sequences = rows.sequences;
+  op.to_store = rows.to_store;
   op.work = &b.work_of(group, op.shape, rows.sequences);
 
   WEIR_CHECK((k == nullptr) == (v == nullptr));

@@ -36,6 +36,11 @@ constexpr int64_t first_needed_block(Retention r, int64_t n, int64_t B) {
   return first_visible(r, n) / B;
 }
 
+// Blocks before the block boundary p that a sequence needs to go on from there.
+constexpr int64_t restart_blocks(Retention r, int64_t p, int64_t B) {
+  return p / B - first_needed_block(r, p, B);
+}
+
 // Blocks that hold rows first_row .. end_row-1 and, where end_row is inside a block, the open block
 // even if none of its rows is wanted any more.
 constexpr int64_t blocks_of_rows(int64_t first_row, int64_t end_row, int64_t B) {

@@ -37,8 +37,9 @@ BlockPool::BlockPool(const KvGroup& group, Budget& budget, KvMemory& memory,
       block_bytes_(group.block_bytes.v),
       extent_(options.extent.v),
       max_slots_(options.address_space.v / group.block_bytes.v) {
-  const Tag tag = group.retention.kind == LayerKind::global ? Tag::live_global : Tag::live_local;
-  live_ = budget.open(tag);
+  const bool is_global = group.retention.kind == LayerKind::global;
+  live_ = budget.open(is_global ? Tag::live_global : Tag::live_local);
+  kept_ = budget.open(is_global ? Tag::idle : Tag::restart);
   headroom_ = budget.open(Tag::step_headroom);
   free_bytes_ = budget.open(Tag::committed_free);
 }
@@ -166,7 +167,7 @@ Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
     if (slot >= slots_.size()) slots_.resize(slot + size_t{1});
     ready_.erase(slot);
     bare_.erase(slot);
-    slots_[slot] = {.references = 1, .is_sealed = false, .is_headroom = as_headroom};
+    slots_[slot] = {.references = 1, .keeps = 0, .is_sealed = false, .is_headroom = as_headroom};
   }
   for (const int64_t e : new_extents) sort_slots(e);
   for (const uint32_t slot : taken) {
@@ -202,16 +203,39 @@ void BlockPool::settle(uint32_t slot) {
   live_.merge(headroom_.split({block_bytes_}));
 }
 
+Reservation& BlockPool::bytes_of(const Slot& slot) {
+  if (slot.is_headroom) return headroom_;
+  return slot.references > slot.keeps ? live_ : kept_;
+}
+
 void BlockPool::share(uint32_t slot) {
   Slot& s = slots_[slot];
   WEIR_CHECK(s.references > 0 && s.is_sealed);
+  if (s.references == s.keeps) live_.merge(kept_.split({block_bytes_}));
   ++s.references;
 }
 
 void BlockPool::drop(uint32_t slot) {
   Slot& s = slots_[slot];
-  WEIR_CHECK(s.references > 0);
-  if (--s.references == 0) free_slot(slot);
+  WEIR_CHECK(s.references > s.keeps);
+  if (s.references == 1) return free_slot(slot);
+  --s.references;
+  if (s.references == s.keeps) kept_.merge(live_.split({block_bytes_}));
+}
+
+void BlockPool::keep(uint32_t slot) {
+  Slot& s = slots_[slot];
+  WEIR_CHECK(s.references > 0 && s.is_sealed);
+  ++s.references;
+  ++s.keeps;
+}
+
+void BlockPool::unkeep(uint32_t slot) {
+  Slot& s = slots_[slot];
+  WEIR_CHECK(s.keeps > 0);
+  if (s.references == 1) return free_slot(slot);
+  --s.references;
+  --s.keeps;
 }
 
 void BlockPool::seal(uint32_t slot) {
@@ -229,7 +253,7 @@ void BlockPool::reopen(uint32_t slot) {
 void BlockPool::free_slot(uint32_t slot) {
   Slot& s = slots_[slot];
   if (options_.poison) std::memset(memory(slot), 0xff, static_cast<size_t>(block_bytes_));
-  free_bytes_.merge((s.is_headroom ? headroom_ : live_).split({block_bytes_}));
+  free_bytes_.merge(bytes_of(s).split({block_bytes_}));
   s = {};
   ready_.insert(slot);
   const Range range = extents_of(slot);
@@ -244,7 +268,7 @@ void BlockPool::free_slot(uint32_t slot) {
 }
 
 void BlockPool::check_invariants() const {
-  int64_t live = 0, headroom = 0;
+  int64_t live = 0, kept = 0, headroom = 0;
   std::vector<int32_t> in_extent(blocks_in_extent_.size());
   for (int64_t slot = 0; slot < end_slot(); ++slot) {
     const Slot& s = slots_[static_cast<size_t>(slot)];
@@ -252,12 +276,13 @@ void BlockPool::check_invariants() const {
     WEIR_CHECK(ready_.contains(id) == (s.references == 0 && is_on_committed(slot)));
     WEIR_CHECK(bare_.contains(id) == (s.references == 0 && !is_on_committed(slot)));
     if (s.references == 0) {
-      WEIR_CHECK(!s.is_sealed && !s.is_headroom);
+      WEIR_CHECK(!s.is_sealed && !s.is_headroom && s.keeps == 0);
       continue;
     }
     WEIR_CHECK(s.is_sealed || s.references == 1);
     WEIR_CHECK(!(s.is_sealed && s.is_headroom));
-    (s.is_headroom ? headroom : live) += block_bytes_;
+    WEIR_CHECK(s.keeps <= s.references && (s.is_sealed || s.keeps == 0));
+    (s.is_headroom ? headroom : s.keeps < s.references ? live : kept) += block_bytes_;
     const Range range = extents_of(slot);
     for (int64_t e = range.begin; e < range.end; ++e) ++in_extent[static_cast<size_t>(e)];
   }
@@ -268,7 +293,8 @@ void BlockPool::check_invariants() const {
   const int64_t committed =
       extent_ * std::count_if(in_extent.begin(), in_extent.end(), [](int32_t n) { return n > 0; });
   WEIR_CHECK(live_.size().v == live && headroom_.size().v == headroom);
-  WEIR_CHECK(free_bytes_.size().v == committed - live - headroom);
+  WEIR_CHECK(kept_.size().v == kept);
+  WEIR_CHECK(free_bytes_.size().v == committed - live - kept - headroom);
 }
 
 }  // namespace weir

@@ -50,12 +50,22 @@ class BlockPool {
   // Errors: over_budget, io_error.
   Result<std::vector<uint32_t>> take(int64_t n, bool as_headroom);
   void settle(uint32_t slot);  // headroom becomes live
-  void share(uint32_t slot);   // one more reference; only sealed blocks are shared
-  void drop(uint32_t slot);    // one reference less; the block is freed with the last
+  // One more table reads it; only sealed blocks are shared.
+  void share(uint32_t slot);
+  // One table less. The block is freed with the last reference.
+  void drop(uint32_t slot);
+  // The same for references of the prefix index: a block that only they hold is kept, not live.
+  void keep(uint32_t slot);
+  void unkeep(uint32_t slot);
   void seal(uint32_t slot);    // full: never written again
   void reopen(uint32_t slot);  // its only owner cut it back
 
   uint32_t references(uint32_t slot) const { return slots_[slot].references; }
+  // Those of `references` that are the prefix index's.
+  uint32_t keeps(uint32_t slot) const { return slots_[slot].keeps; }
+  bool is_kept_only(uint32_t slot) const {
+    return slots_[slot].keeps > 0 && slots_[slot].keeps == slots_[slot].references;
+  }
   bool is_sealed(uint32_t slot) const { return slots_[slot].is_sealed; }
   bool is_headroom(uint32_t slot) const { return slots_[slot].is_headroom; }
   std::byte* memory(uint32_t slot) const { return base_ + int64_t{slot} * block_bytes_; }
@@ -63,6 +73,7 @@ class BlockPool {
 
   Bytes block_bytes() const { return {block_bytes_}; }
   Bytes live() const { return live_.size(); }
+  Bytes kept() const { return kept_.size(); }
   Bytes headroom() const { return headroom_.size(); }
   Bytes committed_free() const { return free_bytes_.size(); }
   int64_t end_slot() const { return static_cast<int64_t>(slots_.size()); }
@@ -72,7 +83,8 @@ class BlockPool {
 
  private:
   struct Slot {
-    uint32_t references = 0;
+    uint32_t references = 0;  // of tables and of the index
+    uint32_t keeps = 0;       // of the index
     bool is_sealed = false;
     bool is_headroom = false;
   };
@@ -92,6 +104,7 @@ class BlockPool {
   void sort_slots(int64_t extent);
   Status commit_extents(const std::vector<int64_t>& extents);
   void free_slot(uint32_t slot);
+  Reservation& bytes_of(const Slot& slot);
 
   const KvGroup& group_;
   Budget& budget_;
@@ -107,7 +120,7 @@ class BlockPool {
   std::set<uint32_t> ready_;               // the free ones on committed memory
   std::set<uint32_t> bare_;                // the other free ones
   std::vector<int32_t> blocks_in_extent_;  // taken blocks that touch it; committed if not zero
-  Reservation live_, headroom_, free_bytes_;
+  Reservation live_, kept_, headroom_, free_bytes_;
 };
 
 }  // namespace weir

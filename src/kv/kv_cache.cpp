@@ -15,7 +15,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(KvLayout layout, Budget& budget
     return Status(Code::invalid_input, "a KV pool's extent must be a multiple of 4 KiB, not " +
                                            format_bytes(options.extent));
   }
-  auto impl = std::make_unique<Impl>(std::move(layout), budget);
+  auto impl = std::make_unique<Impl>(std::move(layout), budget, options);
   for (const KvGroup& group : impl->layout.groups) {
     const BlockPool::Options pool_options{
         .address_space = options.address_space,
@@ -25,14 +25,26 @@ Result<std::unique_ptr<KvCache>> KvCache::create(KvLayout layout, Budget& budget
     if (!pool) return pool.error();
     impl->pools.push_back(std::move(*pool));
   }
-  return std::unique_ptr<KvCache>(new KvCache(std::move(impl)));
+  std::unique_ptr<KvCache> cache(new KvCache(std::move(impl)));
+  cache->open_namespace();
+  return cache;
 }
+
+KvCache::Impl::Impl(KvLayout l, Budget& b, const KvCacheOptions& o)
+    : layout(std::move(l)),
+      options(o),
+      budget(b),
+      index(layout.format.block_tokens, layout.groups.size(), o.hash_mask),
+      metadata(b.open(Tag::metadata)),
+      step_metadata(b.open(Tag::metadata)),
+      owners(layout.groups.size()) {}
 
 KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 KvCache::~KvCache() {
   WEIR_CHECK(impl_->step.empty());
   while (!impl_->sequences.empty()) release(impl_->sequences.begin()->first);
+  while (!impl_->namespaces.empty()) close_namespace(impl_->namespaces.begin()->first);
 }
 
 const KvLayout& KvCache::layout() const { return impl_->layout; }
@@ -56,26 +68,55 @@ SeqId KvCache::create_sequence() {
   return id;
 }
 
+SeqId KvCache::create_sequence(NamespaceId id) {
+  Impl::Namespace& n = impl_->space(id);
+  WEIR_CHECK(!n.is_closed);
+  impl_->open_ghosts();
+  const SeqId seq = create_sequence();
+  impl_->at(seq).tail = n.root;
+  return seq;
+}
+
+// Only if they fit without anything giving way: they explain misses and do nothing else.
+void KvCache::Impl::open_ghosts() {
+  const Bytes size{options.ghosts * static_cast<int64_t>(sizeof(uint64_t))};
+  if (ghosts.is_open() || size.v == 0 || !budget.would_fit(size)) return;
+  Result<Reservation> room = budget.reserve(size, Tag::metadata);
+  if (!room) return;
+  metadata.merge(std::move(*room));
+  ghosts.open(options.ghosts);
+}
+
+bool KvCache::is_named(SeqId seq) const { return impl_->at(seq).is_named(); }
+
 void KvCache::Impl::drop_all(Sequence& s) {
   for (size_t g = 0; g < n_groups(); ++g) {
     // Last first: the highest slots are likely among them, so extents drain early.
-    while (!s.tables[g].empty()) pools[g]->drop(s.tables[g].pop_back());
+    while (!s.tables[g].empty()) drop(g, s.tables[g].pop_back());
     s.tables[g].start_at(0);
   }
+  leave_path(s);
   s.length = 0;
   s.positions.clear();
   s.is_inexact = false;
   s.exact_rows = 0;
 }
 
+// One past the last block that the table holds. While a sequence is being rebuilt its global
+// tables reach to the end of that.
+int64_t KvCache::Impl::end_block(const Sequence& s, size_t g) const {
+  const bool is_ahead = s.is_replaying() && !layout.is_local(layout.groups[g]);
+  return ceil_div(is_ahead ? s.replay_end : s.length, block_tokens());
+}
+
 void KvCache::Impl::trim(Sequence& s) {
   const int64_t B = block_tokens();
-  const int64_t end = ceil_div(s.length, B);
   for (size_t g = 0; g < n_groups(); ++g) {
     BlockTable& table = s.tables[g];
+    const int64_t end = end_block(s, g);
     const int64_t first = std::min(s.first_needed_row(retention(g)) / B, end);
-    while (!table.empty() && table.end_block() > end) pools[g]->drop(table.pop_back());
-    while (!table.empty() && table.first_block() < first) pools[g]->drop(table.pop_front());
+    while (!table.empty() && table.end_block() > end) drop(g, table.pop_back());
+    while (!table.empty() && table.first_block() < first) drop(g, table.pop_front());
     if (table.empty()) table.start_at(end);
   }
 }
@@ -93,7 +134,10 @@ Result<Sequence> KvCache::Impl::fork(SeqId seq) {
   touch(source);
   const int64_t B = block_tokens();
   const bool has_open = source.length % B != 0;
-  Result<Slots> copies = take([&] { return Counts(n_groups(), has_open ? 1 : 0); }, {{seq}}, false);
+  if (source.is_replaying()) return still_replaying(source);
+  const auto counts = [&] { return Counts(n_groups(), has_open ? 1 : 0); };
+  Result<Slots> copies =
+      take({.counts = counts, .keep = {{seq}}, .growth = growth_of(source, counts())});
   if (!copies) return copies.error();
 
   Sequence copy;
@@ -110,6 +154,7 @@ Result<Sequence> KvCache::Impl::fork(SeqId seq) {
     for (int64_t i = from.first_block(); i < from.end_block(); ++i) {
       if (has_open && i == from.end_block() - 1) {
         const uint32_t slot = (*copies)[g].front();
+        own(g, slot, payer(source));
         std::memcpy(pools[g]->memory(slot), pools[g]->memory(from.at(i)),
                     static_cast<size_t>(pools[g]->block_bytes().v));
         to.push_back(slot);
@@ -119,8 +164,18 @@ Result<Sequence> KvCache::Impl::fork(SeqId seq) {
       }
     }
   }
+  if (source.is_named()) {
+    enter_path(copy, *source.tail);
+    copy.open_tokens = source.open_tokens;
+    copy.keeps_latest = source.keeps_latest;
+  }
   touch(copy);
   return copy;
+}
+
+Status KvCache::Impl::still_replaying(const Sequence& s) {
+  return Status(Code::invalid_input, "the sequence is being rebuilt: that has to reach token " +
+                                         std::to_string(s.replay_end) + " first");
 }
 
 Result<SeqId> KvCache::fork(SeqId seq) {
@@ -132,8 +187,13 @@ Result<SeqId> KvCache::fork(SeqId seq) {
 }
 
 void KvCache::release(SeqId seq) {
-  impl_->drop_all(impl_->change(seq));
+  Sequence& s = impl_->change(seq);
+  impl_->touch(s);
+  impl_->drop_all(s);
+  const bool was_named = s.is_named();
+  const NamespaceId id = impl_->payer(s);
   impl_->sequences.erase(seq);
+  if (was_named) impl_->forget_namespace_if_unused(id);
 }
 
 int64_t KvCache::length(SeqId seq) const { return impl_->at(seq).length; }
@@ -141,7 +201,11 @@ int64_t KvCache::next_position(SeqId seq) const { return impl_->at(seq).next_pos
 bool KvCache::is_inexact(SeqId seq) const { return impl_->at(seq).is_inexact; }
 bool KvCache::exists(SeqId seq) const { return impl_->sequences.contains(seq); }
 
-void KvCache::set_evictable(SeqId seq, bool evictable) { impl_->at(seq).is_evictable = evictable; }
+void KvCache::set_evictable(SeqId seq, bool evictable) {
+  Sequence& s = impl_->at(seq);
+  WEIR_CHECK(!evictable || !s.is_named());
+  s.is_evictable = evictable;
+}
 void KvCache::set_eviction_policy(EvictionPolicy* policy) { impl_->policy = policy; }
 void KvCache::add_observer(KvObserver* observer) { impl_->observers.push_back(observer); }
 
@@ -151,10 +215,15 @@ KvUsage KvCache::usage() const {
     const bool is_global = pool->group().retention.kind == LayerKind::global;
     (is_global ? usage.global : usage.local) += pool->live();
     usage.headroom += pool->headroom();
+    (is_global ? usage.idle : usage.restart) += pool->kept();
     usage.committed_free += pool->committed_free();
   }
+  usage.metadata = impl_->metadata.size() + impl_->step_metadata.size();
   return usage;
 }
+
+const KvCounters& KvCache::counters() const { return impl_->counters; }
+Bytes KvCache::bytes_per_node() const { return impl_->index.node_bytes(); }
 
 KvUsage KvCache::usage_of(SeqId seq) const {
   KvUsage usage;

@@ -10,6 +10,8 @@
 #include "geometry/kv_layout.h"
 #include "kv/budget.h"
 #include "kv/kv_memory.h"
+#include "kv/prefix_match.h"
+#include "kv/restart.h"
 #include "kv/step.h"
 #include "weir/kv_hooks.h"
 
@@ -35,6 +37,12 @@ struct KvCacheOptions {
   // Fills blocks with ones (NaN in every KV type) when they are taken and when they are freed,
   // so that a read of a row nobody wrote shows. For tests.
   bool poison = false;
+  // Prefixes remembered after they were evicted, eight bytes each; for the reason of a miss.
+  int64_t ghosts = 16384;
+  // Compares the bytes of a block with those of the equal one that is known already.
+  bool compare_duplicates = false;
+  // For tests: bits of the prefix index's hashes that are used.
+  uint64_t hash_mask = UINT64_MAX;
 };
 
 // Bytes in use, by layer kind. `global` + `local` is what plan() predicts to the byte.
@@ -42,11 +50,42 @@ struct KvUsage {
   Bytes global;  // blocks of global groups, each counted once however many share it
   Bytes local;
   Bytes headroom;  // new local blocks of the step under way
+  Bytes idle;      // global blocks that no sequence holds
+  Bytes restart;   // local blocks that only restart points keep
+  Bytes metadata;  // nodes of the prefix index, and what it remembers of evicted ones
   Bytes committed_free;
+  // Of sequences.
   Bytes resident() const { return global + local + headroom; }
 };
 
-// Block pools, sequences and forks under one budget. One thread owns it; no locks inside.
+// Counts since the store was made.
+struct KvCounters {
+  int64_t evicted_sequences = 0;
+  int64_t evicted_restarts = 0;  // restart points inside a chain
+  int64_t evicted_tails = 0;
+  int64_t thinned_restarts = 0;
+  int64_t duplicates = 0;         // blocks computed that were known already
+  int64_t duplicates_differ = 0;  // of them, those whose bytes differ (if they are compared)
+  int64_t healed_tokens = 0;
+};
+
+enum class PinId : uint64_t {};
+
+// What is known of one chain of tokens.
+struct ChainBytes {
+  int64_t tokens = 0;  // full blocks known
+  Bytes unique;        // that only this chain keeps
+  Bytes shared;
+  struct Point {
+    int64_t tokens = 0;
+    RestartKind kind{};
+    Bytes unique;  // that only this point keeps
+  };
+  std::vector<Point> points;  // restart points, ascending
+};
+
+// Block pools, sequences, forks and the index of prefixes under one budget. One thread owns it; no
+// locks inside.
 class KvCache {
  public:
   // `budget` and `memory` must outlive the cache. Errors: io_error; invalid_input
@@ -59,8 +98,57 @@ class KvCache {
 
   const KvLayout& layout() const;
 
+  // --- namespaces -----------------------------------------------------------------------------
+  // Namespace 0 exists from the start.
+  NamespaceId open_namespace();
+  // Drops what is idle in it; the rest goes with its last sequence. Not for new sequences any more.
+  void close_namespace(NamespaceId id);
+  // The needs of others never evict it below `floor`; above `ceiling` (0: none) it evicts its own,
+  // then is refused.
+  void set_quota(NamespaceId id, Bytes floor, Bytes ceiling);
+  Bytes bytes_of(NamespaceId id) const;  // of blocks; idle ones and restart points included
+
+  // --- prefixes -------------------------------------------------------------------------------
+  // How much of `prompt` is known. One pass, O(blocks). Chooses the restart boundary, or the one
+  // with healing, that leaves the fewest tokens to compute. Changes nothing.
+  PrefixMatch match(NamespaceId id, std::span<const int32_t> prompt) const;
+  // A named sequence over the blocks of `match`, which must be of this prompt. Takes no memory.
+  // With healing the sequence starts at match.first_computed(), and steps up to
+  // replay_end() == match.tokens rebuild local rows; they read the stored global ones and must not
+  // cross replay_end(). Rewinds and forks have to wait until then. Errors: not_found if something
+  // of it is gone meanwhile.
+  Result<SeqId> resume(NamespaceId id, std::span<const int32_t> prompt, const PrefixMatch& match);
+  // Where the rebuilding of `seq` ends; 0 when it is not being rebuilt.
+  int64_t replay_end(SeqId seq) const;
+
+  // Keeps what is needed to restart at the present length of `seq`: references, no copies. False
+  // if that is no block boundary, or the sequence is unnamed or being rebuilt.
+  bool mark_restart(SeqId seq, RestartKind kind);
+  // With `keep`, the sequence always keeps the latest block boundary behind it as a restart point;
+  // takes at most one block more per local group. Only for named sequences.
+  void keep_latest(SeqId seq, bool keep);
+  // Most restart points on one chain, and the largest gap between two that thinning may leave (0:
+  // none).
+  void set_restart_limit(int64_t points);
+  void set_rewind_bound(int64_t tokens);
+
+  // Chains of tokens whose end is evicted last. Errors: not_found if no full block is known,
+  // over_budget if pins would take more than their share of the budget.
+  Result<PinId> pin(NamespaceId id, std::span<const int32_t> tokens);
+  void unpin(PinId pin);  // nothing if it was evicted
+  bool is_pinned(PinId pin) const;
+  void set_pin_share(double share);  // of the budget's limit; 0.5 at first
+  // Frees what only this chain keeps from token `from` on. Returns the bytes.
+  Bytes drop(NamespaceId id, std::span<const int32_t> tokens, int64_t from);
+  ChainBytes bytes_of(NamespaceId id, std::span<const int32_t> tokens) const;
+
   // --- sequences ---------------------------------------------------------------------------
+  // Unnamed: nothing of it is ever shared but by fork().
   SeqId create_sequence();
+  // Named: its blocks enter the index of its namespace as they fill, and stay when it is released.
+  // It is unnamed once it is inexact.
+  SeqId create_sequence(NamespaceId id);
+  bool is_named(SeqId seq) const;
   // A second sequence over the same blocks; copies only the open ones. Errors: over_budget.
   Result<SeqId> fork(SeqId seq);
   void release(SeqId seq);
@@ -72,9 +160,10 @@ class KvCache {
 
   // --- steps ----------------------------------------------------------------------------------
   // Reserves and takes what the step needs, evicting if the policy allows. One step at a time.
-  // Errors: over_budget (nothing changed).
+  // Errors: over_budget (nothing changed), invalid_input if an item crosses replay_end().
   Result<Step> plan_step(std::span<const StepItem> items);
-  // Bytes that plan_step would have to reserve for `items` right now: the memory its blocks commit.
+  // Bytes that plan_step would have to reserve for `items` right now: the memory its blocks commit,
+  // and the nodes of the index.
   Bytes step_need(std::span<const StepItem> items) const;
 
   // What `seq` holds in `group` between steps: a table with n_new == 0. Rows before first_held_row
@@ -112,15 +201,18 @@ class KvCache {
 
   // --- keeping and giving way -----------------------------------------------------------------
   // A sequence marked evictable (a checkpoint) may be released when a reservation does not fit.
-  // One that the operation under way works on is never released.
+  // One that the operation under way works on is never released. Only for unnamed ones.
   void set_evictable(SeqId seq, bool evictable);
   // Evicts while more than the budget's limit is used. Call it after lowering the limit.
   void fit_to_budget();
   bool exists(SeqId seq) const;
-  void set_eviction_policy(EvictionPolicy* policy);  // not owned; null: least recently used
+  void set_eviction_policy(EvictionPolicy* policy);  // not owned; null: see eviction_policy.h
   void add_observer(KvObserver* observer);           // not owned
 
   KvUsage usage() const;
+  const KvCounters& counters() const;
+  Bytes evictable() const;       // bytes of blocks that giving up everything idle would free
+  Bytes bytes_per_node() const;  // metadata of one full block of a named sequence
   // The blocks that one sequence holds, shared ones counted in full: plan(length) to the byte.
   KvUsage usage_of(SeqId seq) const;
   // Aborts if an invariant of the store does not hold. Tests call it after every operation.

@@ -1,28 +1,12 @@
+// What may give way, as units: an evictable sequence, the run of a restart point, the tail of an
+// idle chain. Never an inner global block, never one block of a run.
 #include <algorithm>
-#include <map>
 #include <utility>
 
+#include "kv/eviction_policy.h"
 #include "kv/kv_cache_impl.h"
 
 namespace weir {
-namespace {
-
-// The default policy.
-size_t least_recently_used(std::span<const EvictionCandidate> candidates) {
-  const auto oldest = std::min_element(candidates.begin(), candidates.end(),
-                                       [](const EvictionCandidate& a, const EvictionCandidate& b) {
-                                         return a.last_use < b.last_use;
-                                       });
-  return static_cast<size_t>(oldest - candidates.begin());
-}
-
-}  // namespace
-
-Bytes KvCache::Impl::need(const Counts& counts) const {
-  Bytes sum;
-  for (size_t g = 0; g < n_groups(); ++g) sum += pools[g]->need(counts[g]);
-  return sum;
-}
 
 int64_t KvCache::Impl::unique_bytes(const Sequence& s) const {
   int64_t bytes = 0;
@@ -34,116 +18,131 @@ int64_t KvCache::Impl::unique_bytes(const Sequence& s) const {
   return bytes;
 }
 
-std::vector<EvictionCandidate> KvCache::Impl::candidates(std::span<const SeqId> keep) const {
-  std::vector<EvictionCandidate> found;
+void KvCache::Impl::add_sequences(Evictable& all, std::span<const SeqId> keep) const {
   for (const auto& [id, s] : sequences) {
     if (!s.is_evictable || std::find(keep.begin(), keep.end(), id) != keep.end()) continue;
-    found.push_back(
-        {.seq = id, .tokens = s.length, .unique_bytes = unique_bytes(s), .last_use = s.last_use});
+    EvictionCandidate unit;
+    unit.seq = id;
+    unit.tokens = unit.rebuild_tokens = s.length;
+    unit.unique_bytes = unique_bytes(s);
+    unit.last_use = s.last_use;
+    unit.age = clock - s.last_use;
+    all.units.push_back(unit);
+    all.nodes.push_back(nullptr);
   }
-  return found;
 }
 
-bool KvCache::Impl::has_slots(const Counts& counts) const {
-  for (size_t g = 0; g < n_groups(); ++g) {
-    if (!pools[g]->has_slots(0, counts[g])) return false;
+void KvCache::Impl::add_tail(Evictable& all, PrefixNode& leaf) const {
+  EvictionCandidate unit;
+  unit.kind = EvictionCandidate::Kind::tail;
+  unit.name_space = leaf.name_space;
+  unit.tokens = leaf.end();
+  const std::vector<PrefixNode*> tail = tail_of(leaf);
+  for (const PrefixNode* node : tail) {
+    for (size_t g = 0; g < n_groups(); ++g) {
+      if (layout.is_local(layout.groups[g]) || node->blocks[g] == PrefixNode::kNoBlock) continue;
+      if (pools[g]->references(node->blocks[g]) == 1)
+        unit.unique_bytes += pools[g]->block_bytes().v;
+    }
   }
+  if (leaf.restart) unit.unique_bytes += run_unique(leaf).v;
+  unit.rebuild_tokens = first_computed(leaf) - first_computed(*tail.back()->parent);
+  unit.last_use = std::max(leaf.last_use, leaf.restart ? leaf.restart->last_use : 0);
+  unit.age = clock - unit.last_use;
+  unit.is_pinned = leaf.pins > 0;
+  all.units.push_back(unit);
+  all.nodes.push_back(&leaf);
+}
+
+void KvCache::Impl::add_restart(Evictable& all, PrefixNode& node) const {
+  if (node.is_idle_leaf() || reads_nothing_local(node)) return;
+  EvictionCandidate unit;
+  unit.kind = EvictionCandidate::Kind::restart;
+  unit.name_space = node.name_space;
+  unit.tokens = node.end();
+  unit.unique_bytes = run_unique(node).v;
+  unit.rebuild_tokens =
+      node.end() - std::max(restart_below(node), replay_start(layout, node.end()));
+  unit.rebuild_tokens *= restart_weight(node.restart->kind);
+  unit.last_use = node.restart->last_use;
+  unit.age = clock - unit.last_use;
+  unit.is_active = node.live > 0;
+  unit.is_pinned = node.pins > 0;
+  all.units.push_back(unit);
+  all.nodes.push_back(&node);
+}
+
+KvCache::Impl::Evictable KvCache::Impl::evictable(std::span<const SeqId> keep) const {
+  Evictable all;
+  add_sequences(all, keep);
+  for (PrefixNode* leaf : index.idle_leaves()) add_tail(all, *leaf);
+  for (PrefixNode* node : index.restarts()) add_restart(all, *node);
+  return all;
+}
+
+KvCache::Impl::Evictable KvCache::Impl::without_protected(
+    Evictable all, const std::map<NamespaceId, Bytes>& growth) const {
+  Evictable allowed;
+  for (size_t i = 0; i < all.units.size(); ++i) {
+    const EvictionCandidate& unit = all.units[i];
+    if (unit.kind != EvictionCandidate::Kind::sequence && !growth.contains(unit.name_space)) {
+      const Namespace& n = space(unit.name_space);
+      if (n.bytes.v - unit.unique_bytes < n.floor.v) continue;
+    }
+    allowed.units.push_back(unit);
+    allowed.nodes.push_back(all.nodes[i]);
+  }
+  return allowed;
+}
+
+void KvCache::Impl::evict(const EvictionCandidate& unit, PrefixNode* node) {
+  switch (unit.kind) {
+    case EvictionCandidate::Kind::sequence:
+      drop_all(at(unit.seq));
+      sequences.erase(unit.seq);
+      ++counters.evicted_sequences;
+      break;
+    case EvictionCandidate::Kind::restart:
+      unmark(*node);
+      trim_chain(node);
+      ++counters.evicted_restarts;
+      break;
+    case EvictionCandidate::Kind::tail: {
+      PrefixNode* const parent = node->parent;
+      remove_leaf(*node, true);
+      trim_chain(parent);
+      ++counters.evicted_tails;
+      break;
+    }
+  }
+  for (KvObserver* o : observers) o->on_evicted(unit);
+}
+
+bool KvCache::Impl::evict_one(const Evictable& from, int64_t bytes_missing) {
+  CostAwareRecency standard;
+  const int choice = (policy ? policy : static_cast<EvictionPolicy*>(&standard))
+                         ->choose(from.units, bytes_missing);
+  if (choice < 0) return false;
+  const size_t chosen = static_cast<size_t>(choice);
+  WEIR_CHECK(chosen < from.units.size());
+  evict(from.units[chosen], from.nodes[chosen]);
   return true;
-}
-
-std::optional<Bytes> KvCache::Impl::need_after_evicting(std::span<const EvictionCandidate> from,
-                                                        const Counts& counts) const {
-  Bytes sum;
-  for (size_t g = 0; g < n_groups(); ++g) {
-    std::map<uint32_t, uint32_t> references;  // that the candidates have
-    for (const EvictionCandidate& c : from) {
-      for (const uint32_t slot : at(c.seq).tables[g].slots()) ++references[slot];
-    }
-    std::vector<uint32_t> freed;
-    for (const auto& [slot, n] : references) {
-      if (pools[g]->references(slot) == n) freed.push_back(slot);
-    }
-    if (!pools[g]->has_slots(static_cast<int64_t>(freed.size()), counts[g])) return std::nullopt;
-    sum += pools[g]->change(freed, counts[g]);
-  }
-  return sum;
-}
-
-bool KvCache::Impl::evict_one(std::span<const EvictionCandidate> from, int64_t bytes_missing) {
-  size_t index = least_recently_used(from);
-  if (policy) {
-    const int choice = policy->choose(from, bytes_missing);
-    if (choice < 0) return false;
-    index = static_cast<size_t>(choice);
-    WEIR_CHECK(index < from.size());
-  }
-  const EvictionCandidate gone = from[index];
-  drop_all(at(gone.seq));
-  sequences.erase(gone.seq);
-  for (KvObserver* o : observers) o->on_evicted(gone.seq, gone.unique_bytes);
-  return true;
-}
-
-Status KvCache::Impl::make_room(const std::function<Counts()>& counts,
-                                std::span<const SeqId> keep) {
-  bool is_possible = false;
-  while (true) {
-    const Counts wanted = counts();
-    const Bytes missing = need(wanted);
-    const bool is_addressable = has_slots(wanted);
-    if (is_addressable && budget.would_fit(missing)) return {};
-    const std::vector<EvictionCandidate> from = candidates(keep);
-    const Bytes limit = budget.limit(), used = budget.used();
-    // Whoever would be evicted for nothing stays. Counts are an upper bound: evictions only ever
-    // turn a shared block into an owned one.
-    if (!is_possible && !from.empty()) {
-      const std::optional<Bytes> after = need_after_evicting(from, wanted);
-      is_possible = after && used + *after <= limit;
-    }
-    std::string way_out = "raise the budget or end a sequence";
-    if (is_possible && !from.empty()) {
-      if (evict_one(from, std::max<int64_t>(1, (used + missing - limit).v))) continue;
-      way_out = "the eviction policy keeps its " + std::to_string(from.size()) + " idle sequences";
-    }
-    if (budget.would_fit(missing)) {
-      return Status(Code::over_budget,
-                    "the address space of the KV pools is full; it was set when they were made: "
-                    "start again with a larger KV budget or end a sequence");
-    }
-    return Status(Code::over_budget, "needs " + format_bytes(missing) + " more KV memory, but " +
-                                         format_bytes(used) + " of the budget's " +
-                                         format_bytes(limit) + " are in use; " + way_out);
-  }
-}
-
-Result<KvCache::Impl::Slots> KvCache::Impl::take(const std::function<Counts()>& counts,
-                                                 std::span<const SeqId> keep,
-                                                 bool local_as_headroom) {
-  if (Status s = make_room(counts, keep); !s.ok()) return s;
-  const Counts wanted = counts();
-  Slots taken(n_groups());
-  for (size_t g = 0; g < n_groups(); ++g) {
-    const bool as_headroom = local_as_headroom && layout.is_local(layout.groups[g]);
-    Result<std::vector<uint32_t>> slots = pools[g]->take(wanted[g], as_headroom);
-    if (!slots) {
-      // Another thread took the bytes, or the system has no memory.
-      for (size_t done = 0; done < g; ++done) {
-        for (const uint32_t slot : taken[done]) pools[done]->drop(slot);
-      }
-      return slots.error();
-    }
-    taken[g] = std::move(*slots);
-  }
-  return taken;
 }
 
 void KvCache::fit_to_budget() {
   WEIR_CHECK(impl_->step.empty());
   Budget& budget = impl_->budget;
   while (budget.used() > budget.limit()) {
-    const std::vector<EvictionCandidate> from = impl_->candidates({});
-    if (from.empty() || !impl_->evict_one(from, (budget.used() - budget.limit()).v)) return;
+    const Impl::Evictable from = impl_->evictable({});
+    if (from.units.empty()) return;
+    if (!impl_->evict_one(from, (budget.used() - budget.limit()).v)) return;
   }
+}
+
+Bytes KvCache::evictable() const {
+  Bytes sum;
+  for (const auto& pool : impl_->pools) sum += pool->kept();
+  return sum;
 }
 
 }  // namespace weir

@@ -13,9 +13,9 @@ constexpr int kB = 16;  // blocks of 512 bytes in extents of eight
 struct Evictions final : KvObserver {
   std::vector<SeqId> gone;
   int64_t bytes = 0;
-  void on_evicted(SeqId seq, int64_t freed) override {
-    gone.push_back(seq);
-    bytes += freed;
+  void on_evicted(const EvictionCandidate& unit) override {
+    gone.push_back(unit.seq);
+    bytes += unit.unique_bytes;
   }
 };
 

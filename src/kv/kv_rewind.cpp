@@ -55,6 +55,7 @@ Status KvCache::Impl::rewind(SeqId seq, int64_t n) {
     touch(s);
     return {};
   }
+  if (s.is_replaying()) return still_replaying(s);
   if (!can_cut(s, n)) {
     return Status(Code::not_found, "cannot rewind to " + std::to_string(n) +
                                        " tokens: the local layers no longer hold the window "
@@ -79,7 +80,8 @@ Status KvCache::Impl::rewind(SeqId seq, int64_t n) {
     for (size_t g = 0; g < n_groups(); ++g) needed[g] = must_copy(g) && own_spare(g) < 0 ? 1 : 0;
     return needed;
   };
-  Result<Slots> copies = take(counts, {{seq}}, false);
+  Result<Slots> copies =
+      take({.counts = counts, .keep = {{seq}}, .growth = growth_of(s, counts())});
   if (!copies) return copies.error();
 
   for (size_t g = 0; g < n_groups(); ++g) {
@@ -87,16 +89,18 @@ Status KvCache::Impl::rewind(SeqId seq, int64_t n) {
     if (must_copy(g)) {
       const uint32_t shared = table.at(last);
       if ((*copies)[g].empty()) {
-        const uint32_t own = table.at(own_spare(g));
-        table.replace(own_spare(g), shared);
-        table.replace(last, own);
+        const int64_t spare = own_spare(g);
+        const uint32_t own_slot = table.replace(spare, shared);
+        unname(g, own_slot);
+        table.replace(last, own_slot);
       } else {
+        own(g, (*copies)[g].front(), payer(s));
         table.replace(last, (*copies)[g].front());
       }
       std::memcpy(pools[g]->memory(table.at(last)), pools[g]->memory(shared),
                   static_cast<size_t>(pools[g]->block_bytes().v));
       if ((*copies)[g].empty()) continue;
-      pools[g]->drop(shared);
+      drop(g, shared);
     }
   }
   s.length = n;
@@ -108,7 +112,8 @@ Status KvCache::Impl::rewind(SeqId seq, int64_t n) {
     }
   }
   trim(s);
-  for (size_t g = 0; g < n_groups() && n % B != 0; ++g) pools[g]->reopen(s.tables[g].at(last));
+  for (size_t g = 0; g < n_groups() && n % B != 0; ++g) reopen(g, s.tables[g].at(last));
+  cut_path(s, n);
   touch(s);
   return {};
 }

@@ -50,6 +50,7 @@ Status KvCache::seq_rm(SeqId seq, int64_t p0, int64_t p1) {
 
 Status KvCache::Impl::remove_middle(SeqId seq, int64_t row0, int64_t row1) {
   Sequence& s = change(seq);
+  if (s.is_replaying()) return still_replaying(s);
   const int64_t B = block_tokens();
   const int64_t removed = row1 - row0;
   std::vector<int64_t> positions = all_positions(s);
@@ -88,7 +89,7 @@ Status KvCache::Impl::remove_middle(SeqId seq, int64_t row0, int64_t row1) {
     }
     return wanted;
   };
-  Result<Slots> copies = take(counts, {{seq}}, false);
+  Result<Slots> copies = take({.counts = counts, .keep = {{seq}}});
   if (!copies) return copies.error();
 
   for (size_t g = 0; g < n_groups(); ++g) {
@@ -104,6 +105,7 @@ Status KvCache::Impl::remove_middle(SeqId seq, int64_t row0, int64_t row1) {
     }
     for (int64_t i = targets[g].first_block; i < end; ++i) {
       if (is_kept(i) || is_own(g, i)) {
+        if (!is_kept(i)) unname(g, from.at(i));
         to.push_back(from.at(i));
         continue;
       }
@@ -118,14 +120,15 @@ Status KvCache::Impl::remove_middle(SeqId seq, int64_t row0, int64_t row1) {
       copy_row(pool.group(), pool.memory(from_slot), static_cast<int>(source % B),
                pool.memory(to_slot), static_cast<int>(row % B));
     }
-    for (const uint32_t slot : left) pool.drop(slot);
+    for (const uint32_t slot : left) drop(g, slot);
     from = std::move(to);
-    if (after.length % B != 0) pool.reopen(from.at(end - 1));
+    if (after.length % B != 0) reopen(g, from.at(end - 1));
   }
   s.length = after.length;
   s.positions = std::move(after.positions);
   s.exact_rows = after.exact_rows;
   s.is_inexact = true;
+  forget_name(s);
   trim(s);
   for (size_t g = 0; g < n_groups(); ++g) seal_full(s, g, 0);
   touch(s);
@@ -135,6 +138,7 @@ Status KvCache::Impl::remove_middle(SeqId seq, int64_t row0, int64_t row1) {
 Status KvCache::Impl::move_positions(SeqId seq, int64_t row0, int64_t row1,
                                      std::vector<int64_t> moved, const KeyRotator& rotator) {
   Sequence& s = change(seq);
+  if (s.is_replaying()) return still_replaying(s);
   const int64_t B = block_tokens();
   if (!std::is_sorted(moved.begin(), moved.end()) || moved.front() < 0 ||
       moved.back() > kMaxPosition) {
@@ -171,7 +175,7 @@ Status KvCache::Impl::move_positions(SeqId seq, int64_t row0, int64_t row1,
     }
     return wanted;
   };
-  Result<Slots> copies = take(counts, {{seq}}, false);
+  Result<Slots> copies = take({.counts = counts, .keep = {{seq}}});
   if (!copies) return copies.error();
 
   for (size_t g = 0; g < n_groups(); ++g) {
@@ -179,12 +183,15 @@ Status KvCache::Impl::move_positions(SeqId seq, int64_t row0, int64_t row1,
     BlockPool& pool = *pools[g];
     size_t next_copy = 0;
     for (int64_t i = first_changed(g); i < end_changed; ++i) {
-      if (!is_shared(g, i)) continue;
+      if (!is_shared(g, i)) {
+        unname(g, table.at(i));
+        continue;
+      }
       const uint32_t copy = (*copies)[g][next_copy++];
       const uint32_t shared = table.replace(i, copy);
       std::memcpy(pool.memory(copy), pool.memory(shared),
                   static_cast<size_t>(pool.block_bytes().v));
-      pool.drop(shared);
+      drop(g, shared);
     }
     const int64_t begin = std::max({row0, table.first_row(B), first_changed(g) * B});
     for (int64_t row = begin; row < row1; ++row) {
@@ -195,6 +202,7 @@ Status KvCache::Impl::move_positions(SeqId seq, int64_t row0, int64_t row1,
   s.positions = std::move(after.positions);
   s.exact_rows = after.exact_rows;
   s.is_inexact = true;
+  forget_name(s);
   trim(s);
   for (size_t g = 0; g < n_groups(); ++g) seal_full(s, g, 0);
   touch(s);

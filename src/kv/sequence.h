@@ -6,6 +6,7 @@
 
 #include "geometry/window.h"
 #include "kv/block_table.h"
+#include "kv/prefix_index.h"
 
 namespace weir {
 
@@ -19,6 +20,18 @@ struct Sequence {
   bool is_evictable = false;
   uint64_t last_use = 0;
   std::vector<BlockTable> tables;  // per group
+
+  // Of a named sequence, else null: the node of its last full block, or the root. While it is being
+  // rebuilt, that of replay_end.
+  PrefixNode* tail = nullptr;
+  std::vector<int32_t> open_tokens;  // after the tail
+  PrefixNode* latest = nullptr;      // the restart point that moves along with it
+  bool keeps_latest = false;
+  // Local rows from replay_begin on are being computed again until replay_end is reached.
+  int64_t replay_begin = 0, replay_end = 0;
+
+  bool is_named() const { return tail != nullptr; }
+  bool is_replaying() const { return length < replay_end; }
 
   int64_t next_position() const {
     return is_inexact ? (positions.empty() ? 0 : positions.back() + 1) : length;

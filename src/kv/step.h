@@ -26,6 +26,7 @@ struct StepTable {
   int64_t n_new = 0;                 // rows that the step adds, at n_past ...
   std::vector<BlockAddress> blocks;  // in row order, up to row n_past + n_new - 1
   std::vector<int64_t> first_visible_row;  // one per new row, or empty: by the group's retention
+  bool is_stored = false;  // the new rows are there already: they are read and must not be written
 };
 
 struct StepItem {
@@ -34,6 +35,8 @@ struct StepItem {
   // Tokens that are certain to be accepted if any are; negative: all of them. Rows are stored from
   // the window before this end on, so a step with drafts says 1 (its first token is no draft).
   int64_t min_accept = -1;
+  // The n_tokens tokens, for a named sequence; read by plan_step only.
+  std::span<const int32_t> tokens = {};
 
   int64_t sure() const { return min_accept < 0 ? n_tokens : min_accept; }
 };

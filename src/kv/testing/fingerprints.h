@@ -70,29 +70,38 @@ inline std::array<float, kFingerprintDim> fingerprint_row(const Fingerprint& f, 
           static_cast<float>((static_cast<int>(g.id) * 64 + layer.layer) * 64 + head)};
 }
 
-inline void write_fingerprint(const KvGroup& g, std::byte* block, int row, const Fingerprint& f) {
+inline void write_layer_fingerprint(const KvGroup& g, const GroupLayer& layer, std::byte* block,
+                                    int row, const Fingerprint& f) {
   const Codec& codec = codec_of(KvType::f32);
-  for (const GroupLayer& layer : g.layers) {
-    for (int h = 0; h < layer.n_kv_heads; ++h) {
-      codec.encode_k(block + layer.k_offset + h * layer.k_tile_bytes, g.block_tokens, row,
-                     fingerprint_row(f, g, layer, h, true));
-      codec.encode_v(block + layer.v_offset + h * layer.v_tile_bytes, g.block_tokens, row,
-                     fingerprint_row(f, g, layer, h, false));
-    }
+  for (int h = 0; h < layer.n_kv_heads; ++h) {
+    codec.encode_k(block + layer.k_offset + h * layer.k_tile_bytes, g.block_tokens, row,
+                   fingerprint_row(f, g, layer, h, true));
+    codec.encode_v(block + layer.v_offset + h * layer.v_tile_bytes, g.block_tokens, row,
+                   fingerprint_row(f, g, layer, h, false));
   }
+}
+
+inline void write_fingerprint(const KvGroup& g, std::byte* block, int row, const Fingerprint& f) {
+  for (const GroupLayer& layer : g.layers) write_layer_fingerprint(g, layer, block, row, f);
+}
+
+inline bool has_layer_fingerprint(const KvGroup& g, const GroupLayer& layer, const std::byte* block,
+                                  int row, const Fingerprint& f) {
+  const Codec& codec = codec_of(KvType::f32);
+  std::array<float, kFingerprintDim> read{};
+  for (int h = 0; h < layer.n_kv_heads; ++h) {
+    codec.decode_k(block + layer.k_offset + h * layer.k_tile_bytes, g.block_tokens, row, read);
+    if (read != fingerprint_row(f, g, layer, h, true)) return false;
+    codec.decode_v(block + layer.v_offset + h * layer.v_tile_bytes, g.block_tokens, row, read);
+    if (read != fingerprint_row(f, g, layer, h, false)) return false;
+  }
+  return true;
 }
 
 inline bool has_fingerprint(const KvGroup& g, const std::byte* block, int row,
                             const Fingerprint& f) {
-  const Codec& codec = codec_of(KvType::f32);
-  std::array<float, kFingerprintDim> read{};
   for (const GroupLayer& layer : g.layers) {
-    for (int h = 0; h < layer.n_kv_heads; ++h) {
-      codec.decode_k(block + layer.k_offset + h * layer.k_tile_bytes, g.block_tokens, row, read);
-      if (read != fingerprint_row(f, g, layer, h, true)) return false;
-      codec.decode_v(block + layer.v_offset + h * layer.v_tile_bytes, g.block_tokens, row, read);
-      if (read != fingerprint_row(f, g, layer, h, false)) return false;
-    }
+    if (!has_layer_fingerprint(g, layer, block, row, f)) return false;
   }
   return true;
 }

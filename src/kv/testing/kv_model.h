@@ -67,7 +67,7 @@ class KvModel {
   struct Observer final : KvObserver {
     std::vector<SeqId> evicted;
     int64_t taken = 0, freed = 0;
-    void on_evicted(SeqId seq, int64_t) override { evicted.push_back(seq); }
+    void on_evicted(const EvictionCandidate& unit) override { evicted.push_back(unit.seq); }
     void on_block_taken(int, uint32_t) override { ++taken; }
     void on_block_freed(int, uint32_t) override { ++freed; }
   };

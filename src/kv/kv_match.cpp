@@ -1,0 +1,152 @@
+// Finding what is known of a prompt, and starting a sequence on it.
+#include <algorithm>
+#include <utility>
+
+#include "kv/kv_cache_impl.h"
+
+namespace weir {
+
+const char* miss_reason_name(MissReason reason) {
+  switch (reason) {
+    case MissReason::none:
+      return "none";
+    case MissReason::never_stored:
+      return "never_stored";
+    case MissReason::evicted:
+      return "evicted";
+    case MissReason::window_gone:
+      return "window_gone";
+    case MissReason::load_failed:
+      return "load_failed";
+  }
+  return "unknown";
+}
+
+namespace {
+
+// Goes along a path and notes the boundaries at which each group could restart.
+class Boundaries {
+ public:
+  explicit Boundaries(const KvLayout& layout) : layout_(layout), runs_(layout.groups.size(), 0) {
+    group_tokens.assign(layout.groups.size(), 0);
+  }
+
+  void pass(const PrefixNode& node) {
+    const int64_t p = node.end();
+    bool all = true;
+    for (size_t g = 0; g < runs_.size(); ++g) {
+      const Retention r = layout_.groups[g].retention;
+      runs_[g] = node.blocks[g] == PrefixNode::kNoBlock ? 0 : runs_[g] + 1;
+      const bool is_valid = runs_[g] >= restart_blocks(r, p, layout_.format.block_tokens);
+      if (is_valid) group_tokens[g] = p;
+      all = all && is_valid;
+    }
+    if (all) restart = p;
+  }
+
+  std::vector<int64_t> group_tokens;
+  int64_t restart = 0;  // the last boundary where all groups can
+
+ private:
+  const KvLayout& layout_;
+  std::vector<int64_t> runs_;  // blocks present in a row
+};
+
+}  // namespace
+
+PrefixMatch KvCache::match(NamespaceId id, std::span<const int32_t> prompt) const {
+  const Impl& impl = *impl_;
+  const size_t B = static_cast<size_t>(impl.block_tokens());
+  // The last token is always computed: its logits are wanted.
+  const size_t limit = prompt.empty() ? 0 : (prompt.size() - 1) / B * B;
+  Boundaries boundaries(impl.layout);
+  const PrefixNode* node = impl.space(id).root;
+  size_t at = 0;
+  for (; at < limit; at += B) {
+    const PrefixNode* next = impl.index.child(*node, prompt.subspan(at, B));
+    if (!next) break;
+    node = next;
+    boundaries.pass(*node);
+  }
+  // A node has all its global blocks, so the path ends where the global groups do.
+  const int64_t global = static_cast<int64_t>(at);
+  PrefixMatch match;
+  match.group_tokens = std::move(boundaries.group_tokens);
+  match.tokens = boundaries.restart;
+  const int64_t healing = replay_start(impl.layout, global);
+  if (healing > match.tokens) {
+    match.tokens = global;
+    match.heal_tokens = global - healing;
+  }
+
+  uint64_t hash = node->path_hash;
+  for (; at < limit; at += B) {
+    hash = impl.index.hash_after(hash, prompt.subspan(at, B));
+    if (!impl.ghosts.knows(hash)) break;
+  }
+  const int64_t stored = static_cast<int64_t>(at);  // once
+  match.lost = stored - match.first_computed();
+  if (match.first_computed() == static_cast<int64_t>(limit)) {
+    match.reason = MissReason::none;
+  } else if (match.lost == 0) {
+    match.reason = MissReason::never_stored;
+  } else {
+    match.reason = stored > global ? MissReason::evicted : MissReason::window_gone;
+  }
+  return match;
+}
+
+Result<SeqId> KvCache::resume(NamespaceId id, std::span<const int32_t> prompt,
+                              const PrefixMatch& match) {
+  WEIR_CHECK(impl_->step.empty());
+  Impl& impl = *impl_;
+  const int64_t B = impl.block_tokens();
+  WEIR_CHECK(match.tokens % B == 0 && match.tokens <= static_cast<int64_t>(prompt.size()));
+  PrefixNode& node =
+      impl.index.find(*impl.space(id).root, prompt.first(static_cast<size_t>(match.tokens)));
+  if (node.end() != match.tokens || (match.heal_tokens == 0 && !impl.has_run(node))) {
+    return Status(Code::not_found, "the prefix of " + std::to_string(match.tokens) +
+                                       " tokens is no longer in the KV store; match it again");
+  }
+  for (size_t g = 0; g < impl.n_groups(); ++g) {
+    const int64_t needed = first_needed_block(impl.retention(g), match.tokens, B) * B;
+    WEIR_CHECK(match.heal_tokens == 0 || !impl.layout.is_local(impl.layout.groups[g]) ||
+               match.first_computed() <= needed);
+  }
+  const SeqId seq = create_sequence(id);
+  Sequence& s = impl.at(seq);
+  impl.enter_path(s, node);
+  s.length = match.first_computed();
+  if (match.heal_tokens > 0) {
+    s.replay_begin = s.length;
+    s.replay_end = match.tokens;
+  }
+  impl.share_path(s);
+  impl.touch(s);
+  if (node.restart) node.restart->last_use = impl.clock;
+  return seq;
+}
+
+// Fills the tables of a sequence that starts on known blocks.
+void KvCache::Impl::share_path(Sequence& s) {
+  for (size_t g = 0; g < n_groups(); ++g) {
+    const bool is_local = layout.is_local(layout.groups[g]);
+    const int64_t end = is_local && s.is_replaying() ? s.length / block_tokens() : end_block(s, g);
+    const int64_t first = is_local && s.is_replaying()
+                              ? end
+                              : first_needed_block(retention(g), s.length, block_tokens());
+    std::vector<uint32_t> slots;
+    for (const PrefixNode* n = s.tail; n->index >= first; n = n->parent) {
+      if (n->index < end) slots.push_back(n->blocks[g]);
+    }
+    s.tables[g].start_at(first);
+    for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) {
+      pools[g]->share(*slot);
+      s.tables[g].push_back(*slot);
+    }
+  }
+}
+
+int64_t KvCache::replay_end(SeqId seq) const { return impl_->at(seq).replay_end; }
+
+}  // namespace weir
