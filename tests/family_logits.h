@@ -239,8 +239,7 @@ class FamilyLogits : public testing::Test {
     const std::vector<float> whole = weir_logits(m, format, kThreads, tokens, tokens.size());
     auto reader = *Evaluator::create(m, *device, format, {kGiB}, kThreads);
     ASSERT_TRUE(reader->read(std::span(tokens).first(n_before), 64, false, {}).ok());
-    const Status moved =
-        reader->cache().seq_add(reader->sequence(), 0, -1, 1000, m.key_rotator());
+    const Status moved = reader->cache().seq_add(reader->sequence(), 0, -1, 1000, m.key_rotator());
     ASSERT_TRUE(moved.ok()) << moved.message();
     std::vector<float> after;
     ASSERT_TRUE(reader

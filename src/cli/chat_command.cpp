@@ -80,13 +80,7 @@ class ChatLoop {
     } else if (line == "/regen") {
       show(session_.regenerate(print_text));
     } else if (line == "/fork") {
-      const Result<int> branch = session_.fork();
-      if (!branch) {
-        report(branch.error());
-        has_failed_ = true;
-      } else {
-        say(fmt::format("(now on branch {}; /go N goes to another)", *branch));
-      }
+      say(fmt::format("(now on branch {}; /go N goes to another)", session_.fork()));
     } else if (line == "/new") {
       say(fmt::format("(a new chat, branch {})", session_.start_new()));
     } else if (line.rfind("/go ", 0) == 0) {
@@ -121,12 +115,8 @@ class ChatLoop {
 
   void show_kv() {
     loaded_.engine->with_core([&](EngineCore& core) {
-      const Conversation& chat = *core.conversations().find(session_.conversation());
-      const KvUsage own = chat.has_seq && core.cache().exists(chat.seq)
-                              ? core.cache().usage_of(chat.seq)
-                              : KvUsage{};
-      std::fputs(draw_kv(loaded_.model->geometry(), core.cache().layout(), own,
-                         core.cache().usage(), std::ssize(chat.tokens), core.budget().limit())
+      std::fputs(draw_kv(loaded_.model->geometry(), core.cache().layout(), session_.kv(),
+                         core.budget().used(), session_.kv_tokens(), core.budget().limit())
                      .c_str(),
                  stdout);
     });

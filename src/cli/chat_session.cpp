@@ -18,23 +18,13 @@ Result<ChatSession> ChatSession::create(LoadedEngine& loaded, std::string system
 
 int ChatSession::start_new() {
   Branch branch;
-  loaded_->engine->with_core(
-      [&](EngineCore& core) { branch.conversation = core.conversations().open(); });
   if (!system_prompt_.empty()) branch.messages.push_back({"system", system_prompt_});
   branches_.push_back(std::move(branch));
   return branch_ = branches() - 1;
 }
 
-Result<int> ChatSession::fork() {
-  Branch copy{.conversation = {}, .messages = current().messages};
-  Status status;
-  loaded_->engine->with_core([&](EngineCore& core) {
-    Result<ConversationId> id = core.conversations().fork(current().conversation);
-    status = id.status();
-    if (id.ok()) copy.conversation = *id;
-  });
-  if (!status.ok()) return status;
-  branches_.push_back(std::move(copy));
+int ChatSession::fork() {
+  branches_.push_back(Branch(current()));
   return branch_ = branches() - 1;
 }
 
@@ -87,12 +77,13 @@ Result<Reply> ChatSession::reply(std::vector<ChatMessage> before,
   request.prompt = std::move(*tokens);
   request.sampling = sampling_;
   request.max_new_tokens = max_new_tokens_;
-  request.conversation = current().conversation;
   RequestEvents events;
   events.on_token = [&on_text](const TokenEvent& event) { on_text(event.text); };
   Reply reply = run_interruptibly(*loaded_->engine, std::move(request), std::move(events));
   if (reply.reason == FinishReason::failed) return give_up(reply.error);
   messages.push_back({"assistant", reply.text});
+  current().kv = reply.kv;
+  current().kv_tokens = reply.kv_tokens;
   return reply;
 }
 

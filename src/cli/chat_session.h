@@ -8,9 +8,8 @@
 
 namespace weir {
 
-// A chat with branches: what was said, and the engine's conversation that holds its KV. The
-// messages are the truth; undoing one only shortens them, and the engine rewinds to the part of the
-// prompt that is still the same.
+// A chat with branches, each no more than what was said: the engine finds the KV of what a prompt
+// has in common with any earlier one, so undoing shortens the messages and branching copies them.
 class ChatSession {
  public:
   // Errors: unsupported if the model has no chat template.
@@ -26,17 +25,20 @@ class ChatSession {
   Result<Reply> regenerate(const std::function<void(std::string_view)>& on_text);
   // Starts an empty chat beside the others and goes there; returns its number.
   int start_new();
-  // Copies this chat over the same KV blocks and goes to the copy. Errors: over_budget.
-  Result<int> fork();
+  // Copies this chat and goes to the copy; both share their KV. Returns its number.
+  int fork();
   bool go_to(int branch);
   int branch() const { return branch_; }
   int branches() const { return static_cast<int>(branches_.size()); }
-  ConversationId conversation() { return current().conversation; }
+  // The KV of this branch when its last reply ended, and the tokens in it.
+  const KvUsage& kv() { return current().kv; }
+  int64_t kv_tokens() { return current().kv_tokens; }
 
  private:
   struct Branch {
-    ConversationId conversation{};
     std::vector<ChatMessage> messages;
+    KvUsage kv;
+    int64_t kv_tokens = 0;
   };
   ChatSession(LoadedEngine& loaded, ChatTemplate chat_template)
       : loaded_(&loaded), template_(std::move(chat_template)) {}

@@ -43,7 +43,7 @@ KvForecast forecast_kv(const KvGeometry& geometry, const KvFormat& format, int64
 }
 
 std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const KvUsage& own,
-                    const KvUsage& all, int64_t tokens, Bytes budget) {
+                    Bytes all, int64_t tokens, Bytes budget) {
   const KvForecast forecast = forecast_kv(geometry, layout.format, tokens);
   const Bytes held = own.resident();
   const Bytes whole = std::max(forecast.uniform, held);
@@ -56,12 +56,11 @@ std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const Kv
                       format_bytes(forecast.planned));
   text += fmt::format("  uniform  {} {:>10}  every layer with every token\n",
                       bar(forecast.uniform, whole), format_bytes(forecast.uniform));
-  if (all.resident() > held) {
+  if (all > held) {
     text += fmt::format("  besides this, earlier turns and other branches keep {}\n",
-                        format_bytes(all.resident() - held));
+                        format_bytes(all - held));
   }
-  text += fmt::format("  {} of the budget of {} in use\n", format_bytes(all.resident()),
-                      format_bytes(budget));
+  text += fmt::format("  {} of the budget of {} in use\n", format_bytes(all), format_bytes(budget));
   return text;
 }
 

@@ -16,8 +16,9 @@ struct KvForecast {
 KvForecast forecast_kv(const KvGeometry& geometry, const KvFormat& format, int64_t tokens);
 
 // A few lines that show the KV of one sequence by layer kind, as bars against what a uniform cache
-// would take, and what else the engine holds. `own` is the sequence's, `all` the whole engine's.
+// would take, and what else the engine holds. `own` is the sequence's, `all` what is in use of the
+// budget.
 std::string draw_kv(const KvGeometry& geometry, const KvLayout& layout, const KvUsage& own,
-                    const KvUsage& all, int64_t tokens, Bytes budget);
+                    Bytes all, int64_t tokens, Bytes budget);
 
 }  // namespace weir

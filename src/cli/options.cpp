@@ -116,6 +116,7 @@ Result<EngineOptions> EngineFlags::engine_options(const Model& model) const {
   options.max_context = context;
   options.step_tokens = step_tokens;
   options.n_threads = threads();
+  options.reuse = reuse;
   return options;
 }
 

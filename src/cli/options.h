@@ -31,6 +31,7 @@ struct EngineFlags {
   bool no_repack = false;
   bool use_mmap = false;
   bool exact = false;
+  bool reuse = true;  // set by the command: whether there is anything to come back to
 
   void add_to(CLI::App& app);
   int threads() const;

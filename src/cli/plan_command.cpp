@@ -15,7 +15,8 @@ struct PlanArguments {
   std::string model;
   std::vector<std::string> contexts, types;
   std::string type_k, type_v, budget, ubatch = "512", svg, html;
-  int64_t parallel = 1;
+  int64_t parallel = 1, idle = 0;
+  std::string rewind_bound = "1024";
   bool is_json = false;
 };
 
@@ -59,6 +60,13 @@ Result<PlanOptions> parse_options(const PlanArguments& a) {
   if (!ubatch) return ubatch.error();
   options.ubatch = *ubatch;
   options.parallel = a.parallel;
+  options.idle = a.idle;
+  options.rewind_bound = 0;
+  if (a.rewind_bound != "0") {
+    const Result<int64_t> bound = parse_tokens(a.rewind_bound, "--rewind-bound");
+    if (!bound) return bound.error();
+    options.rewind_bound = *bound;
+  }
   if (!a.budget.empty()) {
     const Result<Bytes> budget = parse_bytes(a.budget);
     if (!budget) return budget.error();
@@ -116,6 +124,12 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   plan->add_option("--ubatch,--ub", a->ubatch, "most tokens of a step (default 512)")
       ->type_name("N");
   plan->add_option("--parallel", a->parallel, "conversations of that length at once (default 1)")
+      ->type_name("N");
+  plan->add_option("--idle", a->idle, "more conversations that are kept and do not run (default 0)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, kMaxSequences));
+  plan->add_option("--rewind-bound", a->rewind_bound,
+                   "tokens that going back to any point may read again (default 1024; 0: any)")
       ->type_name("N");
   plan->add_flag("--json", a->is_json, "JSON instead of a table");
   plan->add_option("--svg", a->svg, "also write the growth curves")->type_name("FILE");

@@ -112,6 +112,7 @@ int run(const RunOptions& options) {
 
 void add_run_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<RunOptions>();
+  options->engine.reuse = false;  // one request: nothing comes back
   CLI::App* command = app.add_subcommand("run", "Continue a prompt and show what its KV cost");
   options->engine.add_to(*command);
   options->sampling.add_to(*command);

@@ -118,6 +118,7 @@ TEST(EngineBudget, ReplyThatRunsOutOfBudgetEndsWithItsOwnReason) {
 TEST(EngineBudget, YoungerRequestsGiveWayAndFinishLater) {
   EngineOptions options = tiny_options();
   options.kv_budget = {3 * kMiB};
+  options.overcommit = true;
   std::vector<Request> requests;
   for (const int64_t n : {90, 110, 130}) {
     Request request = greedy(some_tokens(n), 400);

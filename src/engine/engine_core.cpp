@@ -4,31 +4,12 @@
 #include <exception>
 
 #include "geometry/geometry_draft.h"
+#include "plan/rewind_plan.h"
 
 namespace weir {
 
 // Of one pool. More than any machine's memory, less than a process can have.
 constexpr Bytes kMostAddressSpace{8 * 1024 * kGiB};
-
-const char* finish_reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::end_of_turn:
-      return "end_of_turn";
-    case FinishReason::stop_string:
-      return "stop_string";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::context_full:
-      return "context_full";
-    case FinishReason::budget_full:
-      return "budget_full";
-    case FinishReason::cancelled:
-      return "cancelled";
-    case FinishReason::failed:
-      return "failed";
-  }
-  return "";
-}
 
 EngineCore::EngineCore(const Model& model, KvDevice& device, const EngineOptions& options,
                        KvPlanner planner)
@@ -63,7 +44,10 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   if (!cache) return cache.error();
   core->cache_ = std::move(*cache);
   core->cache_->add_observer(&core->eviction_counter_);
-  core->conversations_ = std::make_unique<ConversationStore>(*core->cache_);
+  core->cache_->set_rewind_bound(options.rewind_bound);
+  core->restart_distance_ = restart_distance(core->planner_.layout(), options.rewind_bound);
+  core->tenants_ = std::make_unique<Tenants>(*core->cache_, options.tenants);
+  core->conversations_ = std::make_unique<Conversations>(*core->cache_, *core->tenants_);
   if (core->largest_context() < 1) {
     return Status(Code::over_budget, "a KV budget of " + format_bytes(options.kv_budget) +
                                          " does not hold a single token of this model: it takes " +
@@ -127,68 +111,9 @@ bool EngineCore::step() {
   }
   step->commit();
   count_step(start, std::ssize(with_output));
+  learn_pace(batch, std::chrono::duration<double>(Clock::now() - start).count());
   deliver(batch, with_output);
   return true;
-}
-
-// Decode tokens first, so that a long prompt does not stop running replies; then prompts, oldest
-// first, in what is left.
-EngineCore::Batch EngineCore::choose_batch() {
-  Batch batch;
-  int64_t room = options_.step_tokens;
-  for (auto& work : running_) {
-    if (room > 0 && work->is_decoding()) {
-      batch.push_back({work.get(), 1});
-      --room;
-    }
-  }
-  for (auto& work : running_) {
-    if (room == 0 || work->is_decoding()) continue;
-    const int64_t n = std::min(room, work->pending());
-    batch.push_back({work.get(), n});
-    room -= n;
-  }
-  return batch;
-}
-
-// Takes the step's memory. When it does not fit: smaller pieces of prompts, then no prompts, then
-// the youngest request goes back to the queue; the last one left ends with what it has.
-Result<Step> EngineCore::plan_within_budget(Batch& batch) {
-  for (;;) {
-    std::vector<StepItem> items;
-    for (const BatchItem& item : batch) items.push_back({item.work->seq, item.n_tokens});
-    Result<Step> step = cache_->plan_step(items);
-    if (step.ok() || step.error().code() != Code::over_budget) return step;
-    if (shrink(batch)) continue;
-
-    Work* youngest = running_.back().get();
-    std::erase_if(batch, [&](const BatchItem& item) { return item.work == youngest; });
-    if (running_.size() > 1) {
-      preempt(*youngest);
-    } else {
-      const bool has_reply = !youngest->reply.tokens.empty();
-      finish(*youngest, has_reply ? FinishReason::budget_full : FinishReason::failed,
-             has_reply ? Status{} : step.error());
-    }
-    if (batch.empty()) return step;
-  }
-}
-
-bool EngineCore::shrink(Batch& batch) {
-  bool has_shrunk = false;
-  for (BatchItem& item : batch) {
-    if (item.n_tokens > 1) {
-      item.n_tokens = (item.n_tokens + 1) / 2;
-      has_shrunk = true;
-    }
-  }
-  if (has_shrunk) return true;
-  const size_t before = batch.size();
-  if (std::any_of(batch.begin(), batch.end(),
-                  [](const BatchItem& i) { return i.work->is_decoding(); })) {
-    std::erase_if(batch, [](const BatchItem& i) { return !i.work->is_decoding(); });
-  }
-  return batch.size() < before;
 }
 
 // Leaves the logits of `with_output`, in that order, in logits_. A library that throws (no memory
@@ -221,26 +146,19 @@ Status EngineCore::compute(const Batch& batch, const Step& step, std::vector<Wor
   }
 }
 
-// The step is part of its sequences now: tells conversations and listeners, and samples.
+// The step is part of its sequences now: leaves restart points, tells listeners, and samples.
 void EngineCore::deliver(const Batch& batch, std::span<Work* const> with_output) {
   for (const BatchItem& item : batch) {
     Work& work = *item.work;
-    const auto first = work.tokens.begin() + work.committed;
     count_computed(work, item.n_tokens);
     work.committed += item.n_tokens;
-    const auto prompt_tokens = static_cast<int64_t>(work.request.prompt.size());
-    if (work.request.conversation) {
-      Conversation& conversation = *conversations_->find(*work.request.conversation);
-      conversation.tokens.insert(conversation.tokens.end(), first, first + item.n_tokens);
-      // The state before the reply: clients often strip or regenerate what follows.
-      if (work.committed == prompt_tokens) conversations_->checkpoint(conversation);
-    }
+    mark_restart_points(work);
     if (!work.reply.tokens.empty()) continue;
     work.reply.timings.prefill_tokens += item.n_tokens;
     if (work.events.on_prompt_progress) {
       const int64_t cached = work.reply.usage.cached_tokens;
       work.events.on_prompt_progress(std::max<int64_t>(0, work.committed - cached),
-                                     prompt_tokens - cached);
+                                     work.prompt_length() - cached);
     }
   }
   const auto n_vocab = static_cast<size_t>(model_.n_vocab());
@@ -249,118 +167,9 @@ void EngineCore::deliver(const Batch& batch, std::span<Work* const> with_output)
   }
 }
 
-void EngineCore::take_logits(Work& work, std::span<const float> logits) {
-  if (work.request.max_new_tokens == 0) return finish(work, FinishReason::length);
-  WEIR_CHECK(work.sampler);  // made before the request was let in
-  Result<Token> token = work.sampler->sample(logits);
-  if (!token) return finish(work, FinishReason::failed, token.error());
-  work.last_token = Clock::now();
-  if (work.reply.tokens.empty()) work.first_token = work.last_token;
-  work.tokens.push_back(*token);
-  work.reply.tokens.push_back(*token);
-  ++work.reply.usage.completion_tokens;
-  ++counters_.generated_tokens;
-
-  const bool is_end = tokenizer_.is_end(*token);
-  const auto& visible = work.request.visible_tokens;
-  const bool is_visible = std::find(visible.begin(), visible.end(), *token) != visible.end();
-  std::string text = is_end && !is_visible
-                         ? std::string()
-                         : work.stream.push(tokenizer_.piece(*token, is_visible));
-  const bool ends_turn = is_end && !work.request.ignore_end;
-  const bool is_full = work.reply.usage.completion_tokens == work.request.max_new_tokens;
-  const bool ends = ends_turn || work.stream.is_stopped() || is_full ||
-                    static_cast<int64_t>(work.tokens.size()) >= max_context_;
-  if (ends && !work.stream.is_stopped()) text += work.stream.finish();
-  work.reply.text += text;
-  if (work.events.on_token) {
-    std::optional<TokenLogprobs> logprobs;
-    if (work.request.n_logprobs >= 0) {
-      logprobs = logprobs_of(logits, *token, work.request.n_logprobs);
-    }
-    work.events.on_token({*token, text, logprobs ? &*logprobs : nullptr});
-  }
-
-  if (ends_turn) return finish(work, FinishReason::end_of_turn);
-  if (work.stream.is_stopped()) return finish(work, FinishReason::stop_string);
-  if (is_full) return finish(work, FinishReason::length);
-  if (ends) return finish(work, FinishReason::context_full);
-}
-
-void EngineCore::finish_cancelled() {
-  for (auto* list : {&waiting_, &running_}) {
-    std::vector<Work*> cancelled;
-    for (auto& work : *list) {
-      if (work->is_cancelled) cancelled.push_back(work.get());
-    }
-    for (Work* work : cancelled) finish(*work, FinishReason::cancelled);
-  }
-}
-
-// Who still waits when its time is over. Its caller may have a better place to ask.
-void EngineCore::finish_late() {
-  const Clock::time_point now = Clock::now();
-  std::vector<Work*> late;
-  for (auto& work : waiting_) {
-    if (!work->was_let_in && now > work->request.start_before) late.push_back(work.get());
-  }
-  for (Work* work : late) {
-    finish(*work, FinishReason::failed,
-           Status(Code::unavailable, "the request could not be let in within its time; try later"));
-  }
-}
-
-void EngineCore::finish(Work& work, FinishReason reason, Status error) {
-  const auto ms = [](Clock::duration d) {
-    return std::chrono::duration<double, std::milli>(d).count();
-  };
-  Reply& reply = work.reply;
-  reply.reason = reason;
-  ++counters_.requests_by_outcome[static_cast<size_t>(reason)];
-  reply.error = std::move(error);
-  if (std::string rest = work.stream.is_stopped() ? std::string() : work.stream.finish();
-      !rest.empty()) {
-    reply.text += rest;
-    if (work.events.on_token && !reply.tokens.empty()) {
-      work.events.on_token({.token = reply.tokens.back(), .text = rest, .is_new = false});
-    }
-  }
-  if (!reply.tokens.empty()) {
-    reply.timings.ttft_ms = ms(work.first_token - work.submitted);
-    reply.timings.prefill_ms = ms(work.first_token - work.started);
-    reply.timings.decode_ms = ms(work.last_token - work.first_token);
-    reply.timings.decode_tokens = reply.usage.completion_tokens - 1;
-  }
-  reply.kv = cache_->usage();
-  reply.kv_tokens = work.committed;
-  let_go(work);
-
-  // Out of its list before the last event, so that the event may submit again.
-  std::unique_ptr<Work> ended;
-  for (auto* list : {&waiting_, &running_}) {
-    for (auto it = list->begin(); it != list->end(); ++it) {
-      if (it->get() == &work) {
-        ended = std::move(*it);
-        list->erase(it);
-        break;
-      }
-    }
-    if (ended) break;
-  }
-  if (ended->events.on_finish) ended->events.on_finish(ended->reply);
-}
-
-// Returns the KV: to the conversation, which keeps it while there is room, or to the pools.
-void EngineCore::let_go(Work& work) {
-  if (!work.has_seq) return;
-  work.has_seq = false;
-  if (!work.request.conversation) {
-    cache_->release(work.seq);
-    return;
-  }
-  Conversation& conversation = *conversations_->find(*work.request.conversation);
-  conversation.is_busy = false;
-  cache_->set_evictable(conversation.seq, true);
+void EngineCore::set_budget(Bytes limit) {
+  budget_.set_limit(limit);
+  cache_->fit_to_budget();
 }
 
 }  // namespace weir

@@ -1,17 +1,15 @@
 #pragma once
 
 #include <chrono>
-#include <deque>
-#include <functional>
 #include <list>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "engine/conversation.h"
+#include "engine/conversations.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
-#include "engine/text_stream.h"
+#include "engine/tenants.h"
+#include "engine/work.h"
 #include "kv/budget.h"
 #include "kv/kv_cache.h"
 #include "model/model.h"
@@ -26,6 +24,19 @@ struct EngineOptions {
   int64_t max_context = 0;    // tokens of one sequence; 0: the model's own limit
   int64_t step_tokens = 512;  // most tokens computed in one step (-ub)
   int64_t max_running = 64;   // requests in a step
+  // Keep what was read: find prompts in the prefix index, leave restart points. Without it every
+  // request starts from nothing and leaves nothing behind.
+  bool reuse = true;
+  // Let a request in when its prompt fits, though its reply may not: the youngest then gives way
+  // and comes back. Without it, only one whose reply fits beside the others'.
+  bool overcommit = false;
+  // Prompts are read in pieces that keep running replies going at least this often, as far as the
+  // pace of the last steps tells; 0: pieces as large as a step.
+  std::chrono::milliseconds max_gap{0};
+  // Most tokens that going back to any point of a conversation should read again, as long as there
+  // is room for the restart points that it takes; 0: no restart points but at ends and branches.
+  int64_t rewind_bound = 1024;
+  std::vector<TenantOptions> tenants;  // none: one, for everybody
   int n_threads = 2;
 };
 
@@ -56,9 +67,12 @@ class EngineCore {
   bool is_idle() const { return waiting_.empty() && running_.empty(); }
 
   EngineStats stats() const;
-  ConversationStore& conversations() { return *conversations_; }
+  Conversations& conversations() { return *conversations_; }
+  const Tenants& tenants() const { return *tenants_; }
   KvCache& cache() { return *cache_; }
   const Budget& budget() const { return budget_; }
+  // Another limit from now on: what no longer fits is evicted, then replies end for want of room.
+  void set_budget(Bytes limit);
   const Tokenizer& tokenizer() const { return tokenizer_; }
   int64_t max_context() const { return max_context_; }
   Executor& executor() { return executor_; }
@@ -69,34 +83,14 @@ class EngineCore {
   int64_t largest_context() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Work::Clock;
+  using WorkList = std::list<std::unique_ptr<Work>>;
 
-  // A request from submission to its last event.
-  struct Work {
-    RequestId id{};
-    Request request;
-    RequestEvents events;
-    Clock::time_point submitted, started, first_token, last_token;
-    bool has_started = false;
-    bool is_cancelled = false;
-    bool was_let_in = false;
-    int64_t most_committed = 0;  // before it had to give way: reading that again is recomputing
-    std::optional<Sampler> sampler;
-    TextStream stream{{}};
-    SeqId seq{};
-    bool has_seq = false;
-    std::vector<Token> tokens;  // prompt and reply so far
-    int64_t committed = 0;      // of tokens, in the KV
-    Reply reply;
-
-    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - committed; }
-    bool is_decoding() const { return pending() == 1 && !reply.tokens.empty(); }
-  };
   struct EvictionCounter final : KvObserver {
     explicit EvictionCounter(EngineStats& stats) : stats_(stats) {}
-    void on_evicted(SeqId, int64_t bytes_freed) override {
+    void on_evicted(const EvictionCandidate& unit) override {
       ++stats_.evictions;
-      stats_.evicted_bytes += static_cast<uint64_t>(bytes_freed);
+      stats_.evicted_bytes += static_cast<uint64_t>(unit.unique_bytes);
     }
     EngineStats& stats_;
   };
@@ -110,25 +104,53 @@ class EngineCore {
 
   // --- admission (admission.cpp) ---
   void admit_waiting();
-  bool fits_beside_running(const Work& work) const;
   Status prepare(Work& work);
-  bool is_conversation_busy(const Work& work) const;
-  void start(Work& work);
+  Bytes blocks_for(int64_t tokens) const;
+  Bytes global_bytes(int64_t tokens) const;
+  Bytes index_bytes(int64_t tokens) const;
+  Bytes growth(const Work& work) const;
+  Bytes promised_to_running() const;
+  Bytes room_for_running(TenantId tenant) const;
+  int64_t wished_tokens(const Work& work) const;
+  bool fits_beside_running(const Work& work, const PrefixMatch& found) const;
+  bool extend_grant(Work& work);
+  bool has_place() const;
+  void run(WorkList::iterator waiting);
   void preempt(Work& work);
+
+  // --- what is found and left in the index (reuse.cpp) ---
+  int64_t block_floor(int64_t tokens) const;
+  PrefixMatch match(const Work& work) const;
+  bool waits_for_prefix(const Work& work, const PrefixMatch& found);
+  int64_t shared_with_running(const Work& work, const PrefixMatch& found) const;
+  Status begin(Work& work, const PrefixMatch& found);
+  void plan_stops(Work& work, const PrefixMatch& found);
+  int64_t next_stop(const Work& work) const;
+  void mark_restart_points(Work& work);
+
+  // --- what a step computes (scheduling.cpp) ---
+  Batch choose_batch();
+  void add_prompts(Batch& batch, int64_t room);
+  int64_t prompt_room(int64_t decoding) const;
+  void end_replies_without_room();
+  void learn_pace(const Batch& batch, double step_seconds);
+  Result<Step> plan_within_budget(Batch& batch);
+  bool shrink(Batch& batch);
 
   // --- counting (engine_stats.cpp) ---
   void count_step(Clock::time_point start, int64_t generated);
   void count_computed(const Work& work, int64_t n_tokens);
+  void count_match(const Work& work, const PrefixMatch& found);
+  void count_gap(const Work& work, Clock::time_point now);
 
   // --- one step (engine_core.cpp) ---
-  Batch choose_batch();
-  Result<Step> plan_within_budget(Batch& batch);
-  bool shrink(Batch& batch);
   Status compute(const Batch& batch, const Step& step, std::vector<Work*>& with_output);
   void deliver(const Batch& batch, std::span<Work* const> with_output);
+
+  // --- replies (replies.cpp) ---
+  void take_logits(Work& work, std::span<const float> logits);
   void finish_cancelled();
   void finish_late();
-  void take_logits(Work& work, std::span<const float> logits);
   void finish(Work& work, FinishReason reason, Status error = {});
   void let_go(Work& work);
 
@@ -143,10 +165,13 @@ class EngineCore {
   EvictionCounter eviction_counter_{counters_};
   Clock::time_point last_step_end_;
   std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<ConversationStore> conversations_;
+  std::unique_ptr<Tenants> tenants_;
+  std::unique_ptr<Conversations> conversations_;
   Executor executor_;
-  std::list<std::unique_ptr<Work>> waiting_;
-  std::list<std::unique_ptr<Work>> running_;  // oldest first
+  WorkList waiting_, running_;       // both in order of arrival
+  int64_t restart_distance_ = 0;     // tokens between restart points on schedule; 0: none
+  double decode_seconds_ = 0;        // of a step of replies alone
+  double prompt_token_seconds_ = 0;  // of a token of a prompt
   uint64_t next_id_ = 1;
   std::vector<float> logits_;
 };

@@ -40,7 +40,7 @@ EngineStats EngineCore::stats() const {
   stats.compute_bytes = executor_.compute_bytes();
   stats.waiting = static_cast<int64_t>(waiting_.size());
   stats.running = static_cast<int64_t>(running_.size());
-  stats.conversations = static_cast<int64_t>(conversations_->size());
+  stats.conversations = conversations_->size();
   return stats;
 }
 
@@ -61,6 +61,19 @@ void EngineCore::count_computed(const Work& work, int64_t n_tokens) {
   counters_.computed_tokens += static_cast<uint64_t>(n_tokens);
   const int64_t again = std::min(n_tokens, work.most_committed - work.committed);
   counters_.recomputed_tokens += static_cast<uint64_t>(std::max<int64_t>(0, again));
+}
+
+void EngineCore::count_match(const Work& work, const PrefixMatch& found) {
+  counters_.prompt_tokens += work.request.prompt.size();
+  counters_.cached_tokens += static_cast<uint64_t>(work.committed);
+  ++(work.committed > 0 ? counters_.requests_with_hit : counters_.requests_with_miss);
+  counters_.healed_tokens += static_cast<uint64_t>(found.heal_tokens);
+  counters_.lost_tokens[static_cast<size_t>(found.reason)] += static_cast<uint64_t>(found.lost);
+}
+
+void EngineCore::count_gap(const Work& work, Clock::time_point now) {
+  const double gap = std::chrono::duration<double>(now - work.last_token).count();
+  counters_.worst_gap_seconds = std::max(counters_.worst_gap_seconds, gap);
 }
 
 }  // namespace weir

@@ -43,7 +43,11 @@ struct EngineStats {
   uint64_t generated_tokens = 0;
   uint64_t requests_with_hit = 0;   // let in with some of the prompt in the KV
   uint64_t requests_with_miss = 0;  // let in with none of it
-  uint64_t preemptions = 0;         // requests sent back to the queue for want of KV
+  // Tokens that had been in the KV and had to be read again, by why they were gone.
+  std::array<uint64_t, kMissReasonCount> lost_tokens{};
+  uint64_t healed_tokens = 0;    // read again to rebuild the windows before a restart
+  double worst_gap_seconds = 0;  // between two tokens of one reply
+  uint64_t preemptions = 0;      // requests sent back to the queue for want of KV
   uint64_t steps = 0;
   uint64_t failed_steps = 0;
   uint64_t evictions = 0;

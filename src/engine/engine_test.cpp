@@ -136,7 +136,10 @@ TEST(Engine, BadRequestsAreRefusedBeforeAnyWork) {
   bad.sampling.top_p = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(refused(bad).code(), Code::invalid_input);
   bad = greedy({10}, 1);
-  bad.conversation = ConversationId{99};
+  bad.tenant = 99;
+  EXPECT_EQ(refused(bad).code(), Code::invalid_input);
+  bad = greedy({10}, 1);
+  bad.conversation_name = "line\nfeed";
   EXPECT_EQ(refused(bad).code(), Code::invalid_input);
 }
 
@@ -216,9 +219,7 @@ TEST(Engine, StepThatFailsChangesNothingElse) {
     FailingDevice device;
     auto core = *EngineCore::create(tiny_model(), device, tiny_options());
     device.core = core.get();
-    const ConversationId id = core->conversations().open();
     Request request = greedy(prompt, 20);
-    request.conversation = id;
     device.fails_after = layer;
     const Reply failed = reply_to(*core, request);
     EXPECT_EQ(failed.reason, FinishReason::failed) << layer;
@@ -228,7 +229,6 @@ TEST(Engine, StepThatFailsChangesNothingElse) {
     device.fails_after = 12 * 6 + layer;
     EXPECT_EQ(reply_to(*core, request).reason, FinishReason::failed) << layer;
     EXPECT_EQ(reply_to(*core, request).tokens, expected.tokens) << layer;
-    EXPECT_TRUE(core->conversations().close(id).ok());
     EXPECT_EQ(core->budget().used().v, 0);
   }
 }

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +16,6 @@
 namespace weir {
 
 enum class RequestId : uint64_t {};
-enum class ConversationId : uint64_t {};
 
 // Why a reply ended. Only `failed` carries an error.
 enum class FinishReason {
@@ -50,8 +48,6 @@ struct Request {
   std::string conversation_name;  // a named conversation of that tenant; empty: none
   // Fails as unavailable when it could not be let in by then.
   std::chrono::steady_clock::time_point start_before = std::chrono::steady_clock::time_point::max();
-  // Continue this conversation: what the prompt has in common with it is not computed again.
-  std::optional<ConversationId> conversation;
 };
 
 struct Usage {
@@ -82,7 +78,7 @@ struct Reply {
   std::vector<Token> tokens;  // an end-of-turn token included
   Usage usage;
   Timings timings;
-  KvUsage kv;             // of the whole engine when this reply ended, its KV still held
+  KvUsage kv;             // of this request when it ended, blocks that others share in full
   int64_t kv_tokens = 0;  // tokens of this request in the KV then
 };
 

@@ -38,7 +38,11 @@ bool KvCache::Impl::reads_nothing_local(const PrefixNode& node) const {
 bool KvCache::Impl::mark(PrefixNode& node, RestartKind kind) {
   if (node.is_root() || !has_run(node)) return false;
   if (node.restart) {
-    const bool is_more = restart_weight(kind) > restart_weight(node.restart->kind);
+    // `latest` moves on and takes its point along, so any other reason to keep it goes first.
+    const RestartKind before = node.restart->kind;
+    const bool is_more =
+        before == RestartKind::latest ||
+        (kind != RestartKind::latest && restart_weight(kind) > restart_weight(before));
     index.set_restart(node, {is_more ? kind : node.restart->kind, clock});
     return true;
   }

@@ -13,6 +13,7 @@ enum class MissReason : uint8_t {
   window_gone,   // its global rows are here, but not the local ones before the boundary
   load_failed,   // a tier had it and could not give it back
 };
+constexpr int kMissReasonCount = 5;
 const char* miss_reason_name(MissReason reason);
 
 // What the store has of a prompt. Always leaves a token to compute.

@@ -16,7 +16,8 @@ std::string at(std::string_view array, size_t index) { return fmt::format("{}[{}
 
 bool is_tool_name(std::string_view name) {
   return !name.empty() && name.size() <= kLongestToolName &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
              std::string_view::npos;
 }
 
@@ -61,9 +62,9 @@ class ChatReader {
     static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant",
                                                   "tool"};
     if (std::find(std::begin(kRoles), std::end(kRoles), *role) == std::end(kRoles)) {
-      return fields.fail("role", "invalid_value",
-                         "'" + fields.name("role") +
-                             "' must be system, developer, user, assistant or tool");
+      return fields.fail(
+          "role", "invalid_value",
+          "'" + fields.name("role") + "' must be system, developer, user, assistant or tool");
     }
     message.role = *role;
     read_content(fields, message);
@@ -158,9 +159,9 @@ class ChatReader {
     Tool tool;
     tool.name = inner.string("name", kAnyLength).value_or("");
     if (!is_tool_name(tool.name)) {
-      return inner.fail("name", "invalid_value",
-                        "'" + inner.name("name") +
-                            "' must have 1 to 64 letters, digits, '_', '-' or '.'");
+      return inner.fail(
+          "name", "invalid_value",
+          "'" + inner.name("name") + "' must have 1 to 64 letters, digits, '_', '-' or '.'");
     }
     for (const Tool& other : chat_.tools) {
       if (other.name == tool.name) {
@@ -190,7 +191,8 @@ class ChatReader {
       fields_.wrong_type("tool_choice", "a string or an object", *choice);
     }
     if (chat_.tool_choice == ToolChoice::required && chat_.tools.empty()) {
-      fields_.fail("tool_choice", "invalid_value", "'tool_choice' asks for a tool and there is none");
+      fields_.fail("tool_choice", "invalid_value",
+                   "'tool_choice' asks for a tool and there is none");
     }
   }
 
@@ -227,8 +229,7 @@ class ChatReader {
       const Json* allowed = fields.object("allowed_tools");
       if (!allowed) return fields.missing("allowed_tools");
       const Fields inner(*allowed, "tool_choice.allowed_tools", error_);
-      set_tool_choice("tool_choice.allowed_tools.mode",
-                      inner.string("mode", 32).value_or("auto"));
+      set_tool_choice("tool_choice.allowed_tools.mode", inner.string("mode", 32).value_or("auto"));
       const Json* tools = inner.array("tools");
       if (!tools) return inner.missing("tools");
       for (size_t i = 0; i < tools->size() && !error_; ++i) {

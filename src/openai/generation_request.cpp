@@ -26,9 +26,9 @@ void read_stop(const Fields& fields, std::vector<std::string>& into) {
     }
     const auto& text = one.get_ref<const std::string&>();
     if (text.size() > kLongestStop) {
-      return fields.fail("stop", "string_above_max_length",
-                         fmt::format("a string of 'stop' has {} bytes, more than {}", text.size(),
-                                     kLongestStop));
+      return fields.fail(
+          "stop", "string_above_max_length",
+          fmt::format("a string of 'stop' has {} bytes, more than {}", text.size(), kLongestStop));
     }
     if (!text.empty()) into.push_back(text);
   }
@@ -39,13 +39,13 @@ void read_logit_bias(const Fields& fields, std::vector<std::pair<int32_t, double
   const Json* biases = fields.object("logit_bias");
   if (!biases) return;
   if (biases->size() > kMostBiases) {
-    return fields.fail("logit_bias", "invalid_value",
-                       fmt::format("'logit_bias' has {} tokens, more than {}", biases->size(),
-                                   kMostBiases));
+    return fields.fail(
+        "logit_bias", "invalid_value",
+        fmt::format("'logit_bias' has {} tokens, more than {}", biases->size(), kMostBiases));
   }
   for (const auto& [key, bias] : biases->items()) {
-    const bool is_id = !key.empty() && key.size() <= 9 &&
-                       key.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_id =
+        !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == std::string::npos;
     if (!is_id) {
       return fields.fail("logit_bias", "invalid_value", "a key of 'logit_bias' is not a token id");
     }

@@ -30,15 +30,15 @@ struct Generation {
   std::optional<int64_t> max_tokens;
   int64_t n = 1;
   std::vector<std::string> stop;
-  bool ignore_end = false;   // extension: ignore_eos
-  int32_t n_logprobs = -1;   // -1: none wanted
+  bool ignore_end = false;  // extension: ignore_eos
+  int32_t n_logprobs = -1;  // -1: none wanted
   std::optional<int64_t> seed;
   std::optional<double> temperature, top_p, min_p;
   std::optional<double> presence_penalty, frequency_penalty, repeat_penalty;
   std::optional<int64_t> top_k, repeat_last_n;
   std::vector<std::pair<int32_t, double>> logit_bias;  // token, -100 to 100
-  std::string grammar;       // extension: GBNF
-  std::string conversation;  // extension: name
+  std::string grammar;                                 // extension: GBNF
+  std::string conversation;                            // extension: name
 };
 
 struct ToolCall {
@@ -47,7 +47,7 @@ struct ToolCall {
 };
 
 struct Message {
-  std::string role;  // "system", "developer", "user", "assistant", "tool"
+  std::string role;                // "system", "developer", "user", "assistant", "tool"
   std::vector<std::string> parts;  // the texts of its content
   bool is_array = false;           // the content came as parts
   std::string reasoning;

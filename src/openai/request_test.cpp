@@ -49,14 +49,13 @@ TEST(ChatRequest, EveryFieldArrives) {
   EXPECT_EQ(r.logit_bias, (std::vector<std::pair<int32_t, double>>{{17, -100}, {3, 2.5}}));
   EXPECT_EQ(r.n_logprobs, 4);
   EXPECT_EQ(r.enable_thinking, false);
-  EXPECT_EQ(r.template_arguments,
-            (std::vector<std::pair<std::string, std::string>>{{"a", "[1]"},
-                                                              {"reasoning_effort", "\"high\""}}));
+  EXPECT_EQ(r.template_arguments, (std::vector<std::pair<std::string, std::string>>{
+                                      {"a", "[1]"}, {"reasoning_effort", "\"high\""}}));
 }
 
 TEST(ChatRequest, NullIsAsGoodAsAbsent) {
-  const ChatRequest r = chat(
-      with(R"("temperature":null,"stop":null,"max_tokens":null,"tools":null,"tool_choice":null,
+  const ChatRequest r =
+      chat(with(R"("temperature":null,"stop":null,"max_tokens":null,"tools":null,"tool_choice":null,
               "response_format":null,"logit_bias":null,"stream":null,"seed":null)"));
   EXPECT_FALSE(r.temperature || r.max_tokens || r.seed || r.stream);
   EXPECT_TRUE(r.tools.empty());
@@ -64,7 +63,8 @@ TEST(ChatRequest, NullIsAsGoodAsAbsent) {
 }
 
 TEST(ChatRequest, WhatClientsSendAndNobodyNeedsIsIgnored) {
-  chat(with(R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","safety_identifier":7,
+  chat(with(
+      R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","safety_identifier":7,
                "modalities":["text"],"parallel_tool_calls":true,"nobody knows":[{}])"));
 }
 
@@ -120,7 +120,8 @@ TEST(ChatRequest, RefusalsNameTheField) {
       {R"("modalities":["audio"])", "modalities"},
       {R"("conversation":"")", "conversation"},
       {R"("conversation":"c","n":2)", "n"},
-      {R"("chat_template_kwargs":{"enable_thinking":"no"})", "chat_template_kwargs.enable_thinking"},
+      {R"("chat_template_kwargs":{"enable_thinking":"no"})",
+       "chat_template_kwargs.enable_thinking"},
   };
   for (const auto& [fields, param] : cases) {
     const ApiError error = refusal(with(fields));
@@ -152,8 +153,8 @@ TEST(ChatRequest, RefusedMessages) {
 }
 
 TEST(ChatRequest, BodiesThatAreNotJson) {
-  for (const char* body : {"", "x", "{\"messages\":", "{\"temperature\":NaN}", "{\"n\":1e999}",
-                           "{\"a\":\"\xff\"}"}) {
+  for (const char* body :
+       {"", "x", "{\"messages\":", "{\"temperature\":NaN}", "{\"n\":1e999}", "{\"a\":\"\xff\"}"}) {
     EXPECT_EQ(refusal(body).code, "invalid_json") << body;
   }
   EXPECT_EQ(refusal(std::string(100000, '[')).code, "invalid_json");
@@ -211,7 +212,8 @@ TEST(CompletionRequest, PromptsOfEveryKind) {
 
 TEST(CompletionRequest, RefusalsNameTheField) {
   const auto param = [](const std::string& fields) {
-    Parsed<CompletionRequest> parsed = parse_completion_request("{\"prompt\":\"a\"," + fields + "}");
+    Parsed<CompletionRequest> parsed =
+        parse_completion_request("{\"prompt\":\"a\"," + fields + "}");
     auto* error = std::get_if<ApiError>(&parsed);
     return error ? error->param : "accepted";
   };

@@ -69,9 +69,8 @@ Json completion_logprobs(const std::vector<LogprobEntry>& entries, size_t offset
 }
 
 Json call_json(const std::string& id, const std::string& name, const std::string& arguments) {
-  return {{"id", id},
-          {"type", "function"},
-          {"function", {{"name", name}, {"arguments", arguments}}}};
+  return {
+      {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
 Json head_json(const AnswerHead& head, const char* object) {

@@ -120,8 +120,9 @@ TEST(Events, UsageProgressAndErrors) {
   EXPECT_EQ(sse({{"a", "\xff"}}), "data: {\"a\":\"\xEF\xBF\xBD\"}\n\n");
   ApiError error;
   error.message = "no";
-  EXPECT_EQ(error_json(error).dump(),
-            R"({"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}})");
+  EXPECT_EQ(
+      error_json(error).dump(),
+      R"({"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}})");
 }
 
 TEST(RandomIds, DoNotRepeat) {

@@ -155,7 +155,8 @@ class SchemaCheck {
         return fail("the reference " + quoted(reference) + " of the schema leads to no end");
       }
       const Json* target = resolve(pointer);
-      if (!target) return fail("the reference " + quoted(reference) + " of the schema leads nowhere");
+      if (!target)
+        return fail("the reference " + quoted(reference) + " of the schema leads nowhere");
       if (!target->is_object()) return;
       const auto next = target->find("$ref");
       if (next == target->end() || !next->is_string()) return;

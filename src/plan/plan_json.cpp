@@ -46,6 +46,11 @@ Json row_json(const PlanRow& row) {
           {"pool_rounding_bytes", row.plan.pool_rounding.v},
           {"total_bytes", row.plan.total().v},
           {"readable_bytes", row.readable.v},
+          {"restart_bytes", row.restart_points.v},
+          {"idle_bytes", row.idle.v},
+          {"kept_bytes", row.kept().v},
+          {"restart_points", row.rewind.points},
+          {"rewind_tokens", row.rewind.bound},
           {"exact_resident_bytes", row.exact().v},
           {"exact_global_bytes", row.global.v},
           {"exact_local_bytes", row.local.v},
@@ -111,6 +116,8 @@ std::string plan_json(const PlanReport& report) {
   json["block_tokens"] = report.block_tokens;
   json["ubatch"] = report.options.ubatch;
   json["parallel"] = report.options.parallel;
+  json["idle"] = report.options.idle;
+  json["rewind_bound"] = report.options.rewind_bound;
   json["notes"] = g.notes;
   if (report.types.size() > 1) {
     json["by_type"] = Json::array();

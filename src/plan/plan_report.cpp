@@ -92,13 +92,19 @@ Result<PlanReport> make_plan_report(ModelSource source, PlanOptions options) {
         .type = type, .growth = *KvGrowth::of(source.geometry, format), .rows = {}, .capacity = {}};
     for (const int64_t n : options.contexts) {
       const int64_t s = options.parallel;
+      const RewindPlan rewind = plan_rewind(planner->layout(), n, options.rewind_bound);
+      // An idle conversation keeps its global blocks, and of the local ones its restart points'.
+      const KvPlan alone = planner->plan({.tokens = n, .n_sequences = 1, .ubatch = 1});
       one.rows.push_back(
           {.context = n,
            .plan = planner->plan({.tokens = n, .n_sequences = s, .ubatch = options.ubatch}),
            .global = s * one.growth.global(n),
            .local = s * one.growth.local(n),
            .uniform = s * one.growth.uniform(n),
-           .readable = s * readable_rows(one.growth, n)});
+           .readable = s * readable_rows(one.growth, n),
+           .rewind = rewind,
+           .restart_points = (s + options.idle) * rewind.bytes,
+           .idle = options.idle * alone.resident()});
     }
     if (options.budget) one.capacity = capacity_of(*planner, options, options.contexts);
     report.types.push_back(std::move(one));

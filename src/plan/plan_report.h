@@ -8,6 +8,7 @@
 #include "geometry/growth.h"
 #include "geometry/model_source.h"
 #include "plan/kv_plan.h"
+#include "plan/rewind_plan.h"
 
 namespace weir {
 
@@ -22,6 +23,8 @@ struct PlanOptions {
   std::vector<int64_t> contexts;       // empty: doubling from 4096 to the model's largest
   int64_t ubatch = 512;
   int64_t parallel = 1;         // conversations of that length at once
+  int64_t idle = 0;             // more of them that are kept and do not run
+  int64_t rewind_bound = 1024;  // most tokens to read again after going back; 0: no restart points
   std::optional<Bytes> budget;  // over all KV
 };
 
@@ -33,6 +36,10 @@ struct PlanRow {
   Bytes uniform;        // row by row, if every layer kept the whole context
   Bytes readable;       // rows that the next token reads: what no store can do without
   Bytes exact() const { return global + local; }
+  RewindPlan rewind;     // of one conversation
+  Bytes restart_points;  // of all of them, running and idle
+  Bytes idle;            // the idle ones, without their restart points
+  Bytes kept() const { return plan.total() + restart_points + idle; }
   double ratio() const;        // plan.resident / uniform
   double exact_ratio() const;  // exact / uniform
 };

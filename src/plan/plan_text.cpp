@@ -158,6 +158,33 @@ std::string engine_lines(const PlanReport& report) {
   return text + table.text("    ");
 }
 
+// What keeping conversations costs beyond running them: memory that gives way when it is needed.
+std::string keeping_lines(const PlanReport& report) {
+  const PlanOptions& o = report.options;
+  const PlanRow& main = report.main().rows.back();
+  const RewindPlan& rewind = main.rewind;
+  std::string text = "\n  What is kept on top while there is room:\n";
+  std::vector<std::string> points = {
+      rewind.healing < 0 ? "nothing: without windows every block boundary is a restart point"
+      : rewind.distance == 0
+          ? fmt::format("a restart point at the end: windows are rebuilt from {} tokens",
+                        rewind.healing)
+          : fmt::format("{} of each conversation, one every {} tokens",
+                        plural(rewind.points, "restart point"), rewind.distance)};
+  std::vector<std::string> idle = {plural(o.idle, "idle conversation")}, all = {"with these"};
+  for (const TypeReport& t : report.types) {
+    points.push_back(format_bytes(t.rows.back().restart_points));
+    idle.push_back(format_bytes(t.rows.back().idle));
+    all.push_back(format_bytes(t.rows.back().kept()));
+  }
+  TextTable table(points);
+  if (o.idle > 0) table.add(idle);
+  table.add(all);
+  return text + table.text("    ") +
+         fmt::format("  Going back to any point then reads at most {} tokens again.\n",
+                     rewind.bound);
+}
+
 std::string budget_lines(const PlanReport& report) {
   std::string text;
   for (const TypeReport& t : report.types) {
@@ -190,7 +217,8 @@ std::string plan_text(const PlanReport& report) {
   std::string types;
   for (const TypeReport& t : report.types) types += (types.empty() ? "" : "; ") + t.type.name();
   return heading(report) + "  KV type " + types + "\n\n" + layers_table(report) +
-         contexts_table(report) + engine_lines(report) + budget_lines(report);
+         contexts_table(report) + engine_lines(report) + keeping_lines(report) +
+         budget_lines(report);
 }
 
 }  // namespace weir

@@ -30,8 +30,17 @@ inline EngineOptions tiny_options() {
   EngineOptions options;
   options.kv = KvFormat::uniform(KvType::f16, 16);
   options.kv_budget = {64 * kMiB};
+  options.reuse = false;  // what a request holds is all there is
   // One thread: ggml's own threads are invisible to the thread sanitizer.
   options.n_threads = 1;
+  return options;
+}
+
+// The same, with the prefix index.
+inline EngineOptions reuse_options(Bytes budget = {64 * kMiB}) {
+  EngineOptions options = tiny_options();
+  options.reuse = true;
+  options.kv_budget = budget;
   return options;
 }
 

@@ -1,0 +1,306 @@
+// Conversations that come back: what of them is read again, and that the answers are the same.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "engine/testing/tiny_engine.h"
+
+namespace weir {
+namespace {
+
+constexpr int64_t kBlock = 16, kWindow = 128;
+
+// The constant that reuse costs: prompts restart at the boundary of a block.
+constexpr int64_t kConstant = kBlock;
+
+std::vector<Token> text_tokens(int64_t n, Token first = 300) {
+  std::vector<Token> tokens(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i)
+    tokens[static_cast<size_t>(i)] = first + static_cast<Token>((i * 7 + i / 13) % 211);
+  return tokens;
+}
+
+std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+int64_t read_again(const Reply& reply) {
+  return reply.usage.prompt_tokens - reply.usage.cached_tokens;
+}
+
+Request saying(std::vector<Token> prompt, int64_t n) {
+  Request request = greedy(std::move(prompt), n);
+  request.ignore_end = true;
+  return request;
+}
+
+std::vector<Token> cold(const Request& request) {
+  return reply_to(*make_tiny_core(), request).tokens;
+}
+
+// Field case 2: 40 turns, the whole history sent each time.
+TEST(Reuse, EachTurnReadsWhatIsNew) {
+  const auto core = make_tiny_core(reuse_options());
+  std::vector<Token> history;
+  for (int turn = 0; turn < 40; ++turn) {
+    history = joined(history, text_tokens(5, 300 + turn));
+    const Reply reply = reply_to(*core, saying(history, 3));
+    ASSERT_EQ(reply.reason, FinishReason::length) << reply.error.message();
+    if (turn > 0) EXPECT_LE(read_again(reply), 5 + 1 + kConstant) << turn;
+    EXPECT_EQ(reply.kv_tokens, reply.usage.prompt_tokens + 2);
+    history = joined(history, reply.tokens);
+    core->cache().check_invariants();
+  }
+  EXPECT_EQ(reply_to(*core, saying(history, 20)).tokens, cold(saying(history, 20)));
+}
+
+// Field cases 6 and 7.
+TEST(Reuse, TheSamePromptAgain) {
+  for (const int64_t n : {int64_t{50}, kWindow - 1, kWindow, 3 * kWindow + 5}) {
+    const auto core = make_tiny_core(reuse_options());
+    const Request request = saying(text_tokens(n), 20);
+    const Reply first = reply_to(*core, request);
+    EXPECT_EQ(first.usage.cached_tokens, 0);
+    for (int again = 0; again < 3; ++again) {
+      const Reply next = reply_to(*core, request);
+      EXPECT_LE(read_again(next), kConstant) << n;
+      EXPECT_EQ(next.tokens, first.tokens) << n;
+    }
+  }
+}
+
+// Field case 9: the reply without its reasoning continues from the prompt.
+TEST(Reuse, ReasoningTakenOutOfTheHistory) {
+  const auto core = make_tiny_core(reuse_options());
+  const std::vector<Token> prompt = text_tokens(400);
+  const Reply reply = reply_to(*core, saying(prompt, 250));
+  std::vector<Token> next = joined(prompt, {reply.tokens.end() - 5, reply.tokens.end()});
+  next = joined(next, text_tokens(10, 500));
+  const Reply after = reply_to(*core, saying(next, 20));
+  EXPECT_LE(read_again(after), 15 + kConstant);
+  EXPECT_EQ(after.tokens, cold(saying(next, 20)));
+}
+
+// Field case 8: anywhere in a long history, within the bound.
+TEST(Reuse, EditsAnywhereStayWithinTheBound) {
+  EngineOptions options = reuse_options();
+  options.rewind_bound = 256;
+  const auto core = make_tiny_core(options);
+  std::vector<Token> history;
+  for (int turn = 0; turn < 60; ++turn) {
+    history = joined(history, text_tokens(20, 300 + turn));
+    history = joined(history, reply_to(*core, saying(history, 10)).tokens);
+  }
+  for (int tenth = 9; tenth >= 1; --tenth) {
+    const auto at = static_cast<std::ptrdiff_t>(history.size()) * tenth / 10;
+    const std::vector<Token> edited =
+        joined({history.begin(), history.begin() + at}, text_tokens(12, 600 + tenth));
+    const Reply reply = reply_to(*core, saying(edited, 12));
+    EXPECT_LE(read_again(reply), 12 + options.rewind_bound + kConstant) << tenth;
+    EXPECT_EQ(reply.tokens, cold(saying(edited, 12))) << tenth;
+    core->cache().check_invariants();
+  }
+}
+
+// Field case 14: a prefix in use is shared, and its owner may end first.
+TEST(Reuse, PrefixInUseIsShared) {
+  const auto core = make_tiny_core(reuse_options());
+  const std::vector<Token> stem = text_tokens(320);
+  const Request a = saying(stem, 120), b = saying(joined(stem, text_tokens(10, 500)), 200);
+  Reply first, second;
+  bool first_ended = false, second_ended = false;
+  RequestEvents events;
+  events.on_finish = [&](const Reply& reply) { first = reply, first_ended = true; };
+  core->submit(a, events);
+  for (int i = 0; i < 12; ++i) core->step();
+  const Bytes global_before = core->cache().usage().global;
+  events.on_finish = [&](const Reply& reply) { second = reply, second_ended = true; };
+  core->submit(b, events);
+  core->step();
+  // Shared rows count once: one block of its own, whatever the prompt's length.
+  EXPECT_LE(core->cache().usage().global - global_before,
+            2 * core->cache().layout().groups[0].block_bytes);
+  while (!first_ended || !second_ended) ASSERT_TRUE(core->step());
+  EXPECT_LE(read_again(second), 10 + kConstant);
+  EXPECT_EQ(first.tokens, cold(a));
+  EXPECT_EQ(second.tokens, cold(b));
+}
+
+// Field case 15.
+TEST(Reuse, TwoBranchesOnOneStem) {
+  const auto core = make_tiny_core(reuse_options());
+  const std::vector<Token> stem = text_tokens(193);
+  const Request branches[] = {saying(joined(stem, text_tokens(48, 500)), 4),
+                              saying(joined(stem, text_tokens(48, 600)), 4)};
+  for (int i = 0; i < 10; ++i) {
+    const Reply reply = reply_to(*core, branches[i % 2]);
+    if (i >= 2) EXPECT_LE(read_again(reply), 1 + kConstant) << i;
+    EXPECT_EQ(reply.tokens, cold(branches[i % 2]));
+  }
+}
+
+// Many that share a long beginning and come at once: it is read once.
+TEST(Reuse, SharedBeginningIsReadOnceByAllWhoCome) {
+  const auto core = make_tiny_core(reuse_options());
+  constexpr int kRequests = 24;
+  constexpr int64_t kOwn = 20;
+  const std::vector<Token> system = text_tokens(500);
+  int64_t computed = 0;
+  int ended = 0;
+  std::vector<Reply> replies(kRequests);
+  for (int i = 0; i < kRequests; ++i) {
+    RequestEvents events;
+    events.on_finish = [&, i](const Reply& reply) {
+      replies[static_cast<size_t>(i)] = reply;
+      computed += reply.timings.prefill_tokens;
+      ++ended;
+    };
+    core->submit(saying(joined(system, text_tokens(kOwn, 520 + 5 * i)), 4), std::move(events));
+  }
+  while (ended < kRequests) {
+    ASSERT_TRUE(core->step());
+    core->cache().check_invariants();
+  }
+  EXPECT_LE(computed, 500 + kRequests * (kOwn + kConstant));
+  for (int i = 0; i < kRequests; i += 7) {
+    const Request alone = saying(joined(system, text_tokens(kOwn, 520 + 5 * i)), 4);
+    EXPECT_EQ(replies[static_cast<size_t>(i)].tokens, cold(alone)) << i;
+  }
+}
+
+// Field case 16: the budget holds at every instant over ten conversations that do not fit together.
+TEST(Reuse, BudgetHoldsOverConversationsThatTakeTurns) {
+  const auto probe = make_tiny_core(reuse_options());
+  const Bytes limit = 3 * probe->need(700, 1);
+  const auto core = make_tiny_core(reuse_options(limit));
+  std::vector<std::vector<Token>> histories(10);
+  for (int turn = 0; turn < 60; ++turn) {
+    std::vector<Token>& history = histories[static_cast<size_t>(turn * 7 % 10)];
+    history = joined(history, text_tokens(60, 300 + turn));
+    const Reply reply = reply_to(*core, saying(history, 8));
+    ASSERT_EQ(reply.reason, FinishReason::length) << reply.error.message();
+    history = joined(history, reply.tokens);
+    core->cache().check_invariants();
+    int64_t tags = 0;
+    for (int tag = 0; tag < kTagCount; ++tag) tags += core->budget().used(Tag(tag)).v;
+    EXPECT_EQ(tags, core->budget().used().v);
+  }
+  EXPECT_LE(core->budget().peak(), limit);
+  EXPECT_GT(core->stats().evictions, 0u);
+  EXPECT_EQ(reply_to(*core, saying(histories[3], 12)).tokens, cold(saying(histories[3], 12)));
+}
+
+// Field case 26.
+TEST(Reuse, LeastRecentlyUsedMeansUsed) {
+  const auto probe = make_tiny_core(reuse_options());
+  // Room for three idle conversations and the one that runs.
+  const auto core = make_tiny_core(reuse_options(4 * probe->need(420, 1)));
+  const auto say = [&](Token first) { return reply_to(*core, saying(text_tokens(400, first), 2)); };
+  say(300), say(400), say(500);
+  EXPECT_LE(read_again(say(300)), kConstant);  // A is used
+  for (const Token more : {600, 650}) say(more);
+  const int64_t a = read_again(say(300));
+  EXPECT_LE(a, kConstant);
+  EXPECT_GT(core->stats().evictions, 0u);
+}
+
+// One tenant never finds, or counts, what another has read.
+TEST(Reuse, TenantsDoNotShare) {
+  EngineOptions options = reuse_options();
+  options.tenants = {{.name = "a", .floor = {}, .ceiling = {}},
+                     {.name = "b", .floor = {}, .ceiling = {}}};
+  const auto core = make_tiny_core(options);
+  Request request = saying(text_tokens(300), 4);
+  request.conversation_name = "chat";
+  reply_to(*core, request);
+  EXPECT_LE(read_again(reply_to(*core, request)), kConstant);
+  request.tenant = 1;
+  EXPECT_EQ(reply_to(*core, request).usage.cached_tokens, 0);
+  EXPECT_EQ(core->conversations().list(0).size(), 1u);
+  EXPECT_TRUE(core->conversations().remove(1, "chat").ok());
+  EXPECT_EQ(core->conversations().inspect(1, "chat").status().code(), Code::not_found);
+  request.tenant = 0;
+  EXPECT_LE(read_again(reply_to(*core, request)), kConstant);
+}
+
+TEST(Reuse, NamedConversations) {
+  const auto core = make_tiny_core(reuse_options());
+  Conversations& named = core->conversations();
+  Request request = saying(text_tokens(500), 30);
+  request.conversation_name = "chat";
+  const Reply reply = reply_to(*core, request);
+  const ConversationInfo info = *named.inspect(0, "chat");
+  EXPECT_EQ(info.tokens, reply.kv_tokens);
+  EXPECT_GE(info.in_kv, info.tokens - kConstant);
+  EXPECT_GT(info.unique.v, 0);
+  EXPECT_FALSE(info.restart_points.empty());
+
+  EXPECT_TRUE(named.fork(0, "chat", "branch").ok());
+  EXPECT_EQ(named.fork(0, "chat", "branch").code(), Code::invalid_input);
+  EXPECT_TRUE(named.pin(0, "branch").ok());
+  EXPECT_TRUE(named.inspect(0, "branch")->is_pinned);
+  EXPECT_EQ(*named.checkpoint(0, "chat"), info.in_kv);
+  EXPECT_EQ(named.rewind(0, "chat", 10'000).code(), Code::invalid_input);
+  EXPECT_TRUE(named.rewind(0, "chat", 100).ok());
+  EXPECT_EQ(named.inspect(0, "chat")->tokens, 100);
+  // The branch keeps what the rewound one gave up.
+  EXPECT_GE(named.inspect(0, "branch")->in_kv, info.tokens - kConstant);
+  EXPECT_TRUE(named.remove(0, "chat").ok());
+  EXPECT_TRUE(named.remove(0, "branch").ok());
+  EXPECT_EQ(named.remove(0, "branch").code(), Code::not_found);
+  core->cache().check_invariants();
+  EXPECT_EQ(core->cache().usage().global.v + core->cache().usage().local.v, 0);
+}
+
+// A prompt arrives while replies run: with a gap asked for, it is read in small pieces.
+TEST(Reuse, LongPromptIsReadInPiecesBesideReplies) {
+  EngineOptions options = reuse_options();
+  options.max_gap = std::chrono::milliseconds(1);  // less than any step takes: smallest pieces
+  const auto core = make_tiny_core(options);
+  int64_t said = 0, said_before_end = -1;
+  RequestEvents running;
+  running.on_token = [&](const TokenEvent&) { ++said; };
+  core->submit(saying(text_tokens(20), 400), running);
+  for (int i = 0; i < 60; ++i) core->step();
+  RequestEvents arriving;
+  bool ended = false;
+  arriving.on_finish = [&](const Reply&) { said_before_end = said, ended = true; };
+  const int64_t before = said;
+  core->submit(saying(text_tokens(1000, 400), 1), arriving);
+  while (!ended) ASSERT_TRUE(core->step());
+  EXPECT_GE(said_before_end - before, 1000 / 64);
+}
+
+// A short prompt does not wait until a long one that came before it is read.
+TEST(Reuse, ShortPromptOvertakesALongOne) {
+  EngineOptions options = reuse_options();
+  options.step_tokens = 64;
+  const auto core = make_tiny_core(options);
+  std::vector<int> order;
+  const auto submit = [&](int id, int64_t n, Token first) {
+    RequestEvents events;
+    events.on_finish = [&order, id](const Reply&) { order.push_back(id); };
+    core->submit(saying(text_tokens(n, first), 2), std::move(events));
+  };
+  submit(1, 1500, 300);
+  core->step();
+  submit(2, 40, 500);
+  while (order.size() < 2) ASSERT_TRUE(core->step());
+  EXPECT_EQ(order, (std::vector<int>{2, 1}));
+}
+
+TEST(Reuse, LoweringTheBudgetEvictsAndNeverKills) {
+  const auto core = make_tiny_core(reuse_options());
+  for (int i = 0; i < 8; ++i) reply_to(*core, saying(text_tokens(400, 300 + 40 * i), 2));
+  const Bytes used = core->budget().used();
+  core->set_budget(core->need(600, 1));
+  EXPECT_LE(core->budget().used(), core->need(600, 1));
+  EXPECT_LT(core->budget().used(), used);
+  core->cache().check_invariants();
+  EXPECT_EQ(reply_to(*core, saying(text_tokens(400), 2)).reason, FinishReason::length);
+  EXPECT_EQ(reply_to(*core, saying(text_tokens(1500), 2)).error.code(), Code::over_budget);
+}
+
+}  // namespace
+}  // namespace weir
