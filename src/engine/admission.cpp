@@ -14,7 +14,7 @@ constexpr int64_t kReplyOfNoLimit = 1024;
 
 Bytes EngineCore::index_bytes(int64_t tokens) const {
   if (!options_.reuse) return {};
-  return tokens / cache_->layout().format.block_tokens * cache_->bytes_per_node();
+  return index_base_ + tokens / cache_->layout().format.block_tokens * cache_->bytes_per_node();
 }
 
 Bytes EngineCore::need(int64_t tokens, int64_t step_tokens) const {
@@ -23,10 +23,16 @@ Bytes EngineCore::need(int64_t tokens, int64_t step_tokens) const {
 }
 
 int64_t EngineCore::largest_context() const {
-  const PlanLoad alone{.tokens = 0, .n_sequences = 1, .ubatch = 1};
-  const int64_t without_index = planner_.most_tokens(budget_.limit(), alone);
-  const Bytes room = budget_.limit() - index_bytes(std::max<int64_t>(without_index, 0));
-  return std::min(max_context_, planner_.most_tokens(room, alone));
+  int64_t low = 0, high = max_context_;  // the need never falls as tokens are added
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (need(middle, 1) <= budget_.limit()) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
 }
 
 Status EngineCore::check(const Request& request) const {

@@ -39,6 +39,10 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   KvCacheOptions cache_options;
   cache_options.address_space = std::min(options.kv_budget, kMostAddressSpace);
   cache_options.max_context = model.geometry().max_context;
+  // What was evicted is remembered in a two-hundredth of the budget at most.
+  cache_options.ghosts =
+      options.reuse ? std::min(cache_options.ghosts, options.kv_budget.v / 1600) : 0;
+  core->index_base_ = cache_options.ghosts * Bytes{sizeof(uint64_t)};
   Result<std::unique_ptr<KvCache>> cache =
       KvCache::create(core->planner_.layout(), core->budget_, device.memory(), cache_options);
   if (!cache) return cache.error();

@@ -169,6 +169,7 @@ class EngineCore {
   std::unique_ptr<Conversations> conversations_;
   Executor executor_;
   WorkList waiting_, running_;       // both in order of arrival
+  Bytes index_base_;                 // of the index before anything is in it
   int64_t restart_distance_ = 0;     // tokens between restart points on schedule; 0: none
   double decode_seconds_ = 0;        // of a step of replies alone
   double prompt_token_seconds_ = 0;  // of a token of a prompt

@@ -106,8 +106,7 @@ TEST(Rope, MagnitudeIsThatOfTheRotatedElements) {
     const std::vector<float> rotated = ggml_rotated(rope, row, 0);
     for (int i = 0; i < 64; ++i) {
       const float factor = i < rope.n_rot ? rope.magnitude : 1.0f;
-      EXPECT_NEAR(rotated[static_cast<size_t>(i)], row[static_cast<size_t>(i)] * factor, 1e-5f)
-          << i;
+      EXPECT_NEAR(rotated[static_cast<size_t>(i)], row[static_cast<size_t>(i)] * factor, 1e-5f) << i;
     }
   }
 }

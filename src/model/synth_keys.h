@@ -15,7 +15,7 @@ struct SynthRopeScaling {
   std::string type = "none";  // linear, yarn, llama3, longrope
   float factor = 1.0f;
   int64_t original_context = 0;
-  float beta_fast = 32.0f, beta_slow = 1.0f;              // yarn
+  float beta_fast = 32.0f, beta_slow = 1.0f;           // yarn
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  // llama3
 };
 SynthRopeScaling parse_rope_scaling(const std::string& text);
