@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/quote.h"
 #include "geometry/geometry_draft.h"
@@ -57,13 +58,15 @@ bool take(const Json& field, std::optional<T>& value) {
   return true;
 }
 
-// Reads fields one by one and remembers the first that is missing or of another type.
+// Reads fields one by one and remembers the first that is missing or of another type. A field that
+// nobody reads is an error, too: it may be a misspelt one.
 class Fields {
  public:
   explicit Fields(const Json& object) : object_(object) {}
 
   template <typename T>
   void read(const std::string& key, T& value) {
+    known_.insert(key);
     if (!status_.ok()) return;
     const auto field = object_.find(key);
     if (field == object_.end()) {
@@ -79,22 +82,32 @@ class Fields {
     if (object_.contains(key)) read(key, value);
   }
   std::optional<LayerKindFacts> kind(const std::string& name) {
-    std::optional<int> n_head;
-    read("n_head_" + name, n_head);
-    if (!n_head) return std::nullopt;
+    std::optional<int> n_head, n_head_kv, head_dim_k, head_dim_v;
     LayerKindFacts facts;
-    facts.n_head = *n_head;
-    read("n_head_kv_" + name, facts.n_head_kv);
-    read("head_dim_k_" + name, facts.head_dim_k);
-    read("head_dim_v_" + name, facts.head_dim_v);
+    read("n_head_" + name, n_head);
+    read("n_head_kv_" + name, n_head_kv);
+    read("head_dim_k_" + name, head_dim_k);
+    read("head_dim_v_" + name, head_dim_v);
     read("rope_dims_" + name, facts.rope_dims);
     read("rope_theta_" + name, facts.rope_theta);
+    if (!n_head) return std::nullopt;
+    facts.n_head = *n_head;
+    facts.n_head_kv = n_head_kv.value_or(0);
+    facts.head_dim_k = head_dim_k.value_or(0);
+    facts.head_dim_v = head_dim_v.value_or(0);
     return facts;
   }
-  const Status& status() const { return status_; }
+  Status status() const {
+    if (!status_.ok()) return status_;
+    for (const auto& [key, value] : object_.items()) {
+      if (!known_.contains(key)) return corrupt("geometry has a field " + quote(key) + " that the format does not know");
+    }
+    return {};
+  }
 
  private:
   const Json& object_;
+  std::set<std::string> known_;
   Status status_;
 };
 
@@ -247,7 +260,7 @@ Result<ModelFacts> facts_from_json(const Json& geometry) {
   fields.read("v_from_k_global", m.v_from_k_global);
   fields.read("norm_plus_one_in_hf", m.norm_plus_one_in_hf);
   fields.read("tied_embeddings", m.tied_embeddings);
-  if (!fields.status().ok()) return fields.status();
+  if (Status s = fields.status(); !s.ok()) return s;
   if (Status s = check(m); !s.ok()) return s;
   return m;
 }

@@ -46,6 +46,8 @@ TEST(FactsJson, EachFaultIsNamed) {
       {"head_dim_v_global", 2000000000, "head_dim_v_global"},
       {"max_context", 0, "max_context"},
       {"verified", "yes", "verified cannot be"},
+      {"head_dim_k_local", nullptr, "head_dim_k_local"},
+      {"windows", 1024, "'windows'"},
   };
   ASSERT_TRUE(facts_from_json(geometry_json("gemma-3-4b")).ok());
   for (const auto& fault : faults) {
