@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "engine/testing/tiny_engine.h"
+#include "plan/rewind_plan.h"
 
 namespace weir {
 namespace {
@@ -189,6 +190,26 @@ TEST(Reuse, BudgetHoldsOverConversationsThatTakeTurns) {
   EXPECT_LE(core->budget().peak(), limit);
   EXPECT_GT(core->stats().evictions, 0u);
   EXPECT_EQ(reply_to(*core, saying(histories[3], 12)).tokens, cold(saying(histories[3], 12)));
+}
+
+// What the planner says restart points cost is what the engine keeps, to the byte.
+TEST(Reuse, RestartPointsTakeWhatIsPlanned) {
+  for (const int64_t bound : {int64_t{0}, int64_t{64}, int64_t{256}, int64_t{512}}) {
+    EngineOptions options = reuse_options();
+    options.rewind_bound = bound;
+    for (const int64_t n : {int64_t{90}, kWindow + 1, int64_t{700}, int64_t{1001}}) {
+      const auto core = make_tiny_core(options);
+      Bytes kept;
+      RequestEvents events;
+      bool ended = false;
+      events.on_token = [&](const TokenEvent&) { kept = core->budget().used(Tag::restart); };
+      events.on_finish = [&](const Reply&) { ended = true; };
+      core->submit(saying(text_tokens(n), 1), std::move(events));
+      while (!ended) ASSERT_TRUE(core->step());
+      EXPECT_EQ(kept, plan_rewind(core->cache().layout(), n, bound).bytes)
+          << n << " tokens, bound " << bound;
+    }
+  }
 }
 
 // Field case 26.
