@@ -80,7 +80,8 @@ ChatReplyDelta ChatReplyReader::read(bool is_partial) {
 // again.
 ChatReplyDelta ChatReplyReader::take(ChatReply next) {
   ChatReplyDelta delta;
-  if (!starts_with(next.reasoning, reply_.reasoning) || !starts_with(next.content, reply_.content) ||
+  if (!starts_with(next.reasoning, reply_.reasoning) ||
+      !starts_with(next.content, reply_.content) ||
       next.tool_calls.size() < reply_.tool_calls.size()) {
     return delta;
   }

@@ -25,10 +25,12 @@ ChatTemplate model_template(const std::string& name) {
 
 ChatTemplate tiny_template() { return *ChatTemplate::create(tiny_model().vocab_model()); }
 
-const ChatTool kWeather{"get_weather", "The weather of a place",
-                        R"({"type":"object","properties":{"place":{"type":"string"}},"required":["place"]})"};
-const ChatTool kAdd{"add", "Adds",
-                    R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"]})"};
+const ChatTool kWeather{
+    "get_weather", "The weather of a place",
+    R"({"type":"object","properties":{"place":{"type":"string"}},"required":["place"]})"};
+const ChatTool kAdd{
+    "add", "Adds",
+    R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"]})"};
 
 ChatInput ask(std::vector<ChatTool> tools = {}) {
   ChatInput input;
@@ -119,15 +121,16 @@ TEST(ChatTemplate, ToolsAreTextWhereTheTemplateHasNone) {
   EXPECT_FALSE(prompt.grammar.empty());
   EXPECT_EQ(prompt.trigger_words, std::vector<std::string>{"<tool_call>"});
 
-  const std::string call = R"({"name": "get_weather", "arguments": {"place": "Bonn, <tool_call>"}})";
+  const std::string call =
+      R"({"name": "get_weather", "arguments": {"place": "Bonn, <tool_call>"}})";
   ChatReply reply = read(prompt, "I look. <tool_call>" + call + "</tool_call>");
   EXPECT_EQ(reply.content, "I look. ");
   ASSERT_EQ(reply.tool_calls.size(), 1u);
   EXPECT_EQ(reply.tool_calls[0].name, "get_weather");
   EXPECT_EQ(Json::parse(reply.tool_calls[0].arguments)["place"], "Bonn, <tool_call>");
 
-  reply = read(prompt, "<tool_call>" + call + R"(, {"name": "add", "arguments": {"a": 1, "b": 2}})" +
-                           "</tool_call>");
+  reply = read(prompt, "<tool_call>" + call +
+                           R"(, {"name": "add", "arguments": {"a": 1, "b": 2}})" + "</tool_call>");
   EXPECT_EQ(reply.tool_calls.size(), 2u);
   EXPECT_EQ(read(prompt, "No need.").content, "No need.");
 
@@ -150,7 +153,8 @@ TEST(ChatTemplate, CallCutOffKeepsItsBeginning) {
 
 TEST(ChatTemplate, AnswersOfToolsBecomeTheUsersWhereTheTemplateHasNone) {
   ChatInput input = ask({kWeather});
-  input.messages.push_back({"assistant", "", {}, "", {{"c1", "get_weather", R"({"place":"Bonn"})"}}});
+  input.messages.push_back(
+      {"assistant", "", {}, "", {{"c1", "get_weather", R"({"place":"Bonn"})"}}});
   input.messages.push_back({"tool", "rain", {}, "", {}, "c1"});
   input.messages.push_back({"user", "Thanks. And tomorrow?"});
   const ChatPrompt prompt = applied(tiny_template(), input);
@@ -165,10 +169,12 @@ TEST(ChatTemplate, GrammarOfCallsIsObeyed) {
   ChatInput input = ask({kWeather, kAdd});
   input.tool_choice = ChatToolChoice::required;
   const ChatPrompt prompt = applied(tiny_template(), input);
-  std::vector<Token> start = *Tokenizer(tiny_model().vocab()).tokenize(prompt.reply_start, false, true);
-  const GrammarParams grammar{.text = prompt.grammar, .triggers = {}, .reasoning = {}, .prefix = start};
-  const auto parsed = std::make_shared<const Grammar>(
-      *Grammar::create(grammar, Tokenizer(tiny_model().vocab())));
+  std::vector<Token> start =
+      *Tokenizer(tiny_model().vocab()).tokenize(prompt.reply_start, false, true);
+  const GrammarParams grammar{
+      .text = prompt.grammar, .triggers = {}, .reasoning = {}, .prefix = start};
+  const auto parsed =
+      std::make_shared<const Grammar>(*Grammar::create(grammar, Tokenizer(tiny_model().vocab())));
   const auto core = make_tiny_core();
   int whole = 0;
   for (uint32_t seed = 0; seed < 3; ++seed) {
@@ -217,7 +223,8 @@ INSTANTIATE_TEST_SUITE_P(
     Chat, Families,
     testing::Values(
         Family{"google-gemma-2-2b-it", false, true,
-               "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"place\": \"Bonn\"}}</tool_call>",
+               "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"place\": "
+               "\"Bonn\"}}</tool_call>",
                ""},
         Family{"Qwen-Qwen3-0.6B", true, true,
                "<think>\nHm.\n</think>\n\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": "

@@ -48,8 +48,13 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   if (!cache) return cache.error();
   core->cache_ = std::move(*cache);
   core->cache_->add_observer(&core->eviction_counter_);
-  core->cache_->set_rewind_bound(options.rewind_bound);
-  core->restart_distance_ = restart_distance(core->planner_.layout(), options.rewind_bound);
+  int64_t& bound = core->options_.rewind_bound;
+  if (bound == EngineOptions::kAutoRewind) {
+    bound =
+        rewind_bound_for(core->planner_.layout(), core->max_context_, {options.kv_budget.v / 4});
+  }
+  core->cache_->set_rewind_bound(bound);
+  core->restart_distance_ = restart_distance(core->planner_.layout(), bound);
   core->tenants_ = std::make_unique<Tenants>(*core->cache_, options.tenants);
   core->conversations_ = std::make_unique<Conversations>(*core->cache_, *core->tenants_);
   if (core->largest_context() < 1) {

@@ -34,8 +34,10 @@ struct EngineOptions {
   // pace of the last steps tells; 0: pieces as large as a step.
   std::chrono::milliseconds max_gap{0};
   // Most tokens that going back to any point of a conversation should read again, as long as there
-  // is room for the restart points that it takes; 0: no restart points but at ends and branches.
-  int64_t rewind_bound = 1024;
+  // is room for the restart points that it takes; 0: no restart points but at ends and branches;
+  // kAutoRewind: such that those of a conversation of full length take a quarter of the budget.
+  static constexpr int64_t kAutoRewind = -1;
+  int64_t rewind_bound = kAutoRewind;
   std::vector<TenantOptions> tenants;  // none: one, for everybody
   int n_threads = 2;
 };
@@ -75,6 +77,7 @@ class EngineCore {
   void set_budget(Bytes limit);
   const Tokenizer& tokenizer() const { return tokenizer_; }
   int64_t max_context() const { return max_context_; }
+  int64_t rewind_bound() const { return options_.rewind_bound; }  // as chosen, if automatic
   Executor& executor() { return executor_; }
 
   // Peak bytes that one sequence of `tokens` tokens takes, prompt steps of `step_tokens` included.

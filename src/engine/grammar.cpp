@@ -13,8 +13,8 @@
 namespace weir {
 namespace {
 
-// Tokens after which a grammar that waits for a word is made to forget what it has seen: it searches
-// all of that at each token, and a reply should not pay for its length.
+// Tokens after which a grammar that waits for a word is made to forget what it has seen: it
+// searches all of that at each token, and a reply should not pay for its length.
 constexpr size_t kMostSeen = 512;
 
 // Text as a regular expression that matches it and nothing else.

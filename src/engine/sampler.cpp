@@ -131,10 +131,10 @@ Result<Token> Sampler::choose(std::span<const float> logits) {
       break;
     }
   }
-  return is_bound ? Status(Code::internal, "the grammar allows no further token")
-                  : Status(
-                        Code::invalid_input,
-                        "the sampling parameters leave no token; check temperature and penalties");
+  return is_bound
+             ? Status(Code::internal, "the grammar allows no further token")
+             : Status(Code::invalid_input,
+                      "the sampling parameters leave no token; check temperature and penalties");
 }
 
 }  // namespace weir

@@ -21,8 +21,7 @@ std::vector<Token> tokens_of(const std::string& text) {
 Sampler greedy_in(const GrammarParams& grammar) {
   SamplingParams params;
   params.temperature = 0;
-  params.parsed_grammar =
-      std::make_shared<const Grammar>(*Grammar::create(grammar, tokenizer()));
+  params.parsed_grammar = std::make_shared<const Grammar>(*Grammar::create(grammar, tokenizer()));
   return *Sampler::create(params, tokenizer());
 }
 

@@ -44,9 +44,8 @@ OrderedJson codec_figures(const Json& geometry, const ModelFacts& facts, KvType 
   for (const int64_t n : contexts_of(facts)) {
     OrderedJson row;
     row["tokens"] = n;
-    for (const CatalogFigure f :
-         {CatalogFigure::total_bytes, CatalogFigure::effective_bytes_per_token,
-          CatalogFigure::ratio}) {
+    for (const CatalogFigure f : {CatalogFigure::total_bytes,
+                                  CatalogFigure::effective_bytes_per_token, CatalogFigure::ratio}) {
       row[figure_name(f)] = figure(f, n, f == CatalogFigure::ratio ? 6 : 2);
     }
     json["contexts"].push_back(row);
@@ -74,7 +73,8 @@ OrderedJson derived_figures(const Json& geometry) {
     return static_cast<int64_t>(*catalog_figure(geometry, {.figure = f}, 0));
   };
   int64_t n_owners = 0;
-  for (int i = 0; i < facts->n_layers; ++i) n_owners += facts->kv_source[static_cast<size_t>(i)] == i;
+  for (int i = 0; i < facts->n_layers; ++i)
+    n_owners += facts->kv_source[static_cast<size_t>(i)] == i;
   OrderedJson json;
   json["layers"] = {{"global", count(CatalogFigure::global_layers)},
                     {"local", count(CatalogFigure::local_layers)},

@@ -21,9 +21,8 @@ constexpr int64_t kFormat = 1;
 constexpr size_t kMaxPoints = 64;
 
 constexpr std::pair<const char*, double> kUnits[] = {
-    {"B", 1},       {"KiB", kKiB},  {"MiB", kMiB}, {"GiB", kGiB}, {"KB", 1e3},
-    {"MB", 1e6},    {"GB", 1e9},    {"x", 1},      {"%", 0.01},   {"layers", 1},
-    {"tokens", 1},  {"yes or no", 1}};
+    {"B", 1},    {"KiB", kKiB}, {"MiB", kMiB}, {"GiB", kGiB}, {"KB", 1e3},   {"MB", 1e6},
+    {"GB", 1e9}, {"x", 1},      {"%", 0.01},   {"layers", 1}, {"tokens", 1}, {"yes or no", 1}};
 
 Status corrupt(std::string message) { return Status(Code::corrupt, std::move(message)); }
 
@@ -111,9 +110,11 @@ CatalogAssumption read_assumption(Section& claim) {
   CatalogAssumption assumption;
   const Json* object = claim.find("assumes");
   if (!object) return assumption;
-  Section section(*object, claim.where("assumes"), {"geometry", "local_rows", "global_stored_once", "times"});
+  Section section(*object, claim.where("assumes"),
+                  {"geometry", "local_rows", "global_stored_once", "times"});
   if (section.has("geometry")) assumption.geometry = *section.find("geometry");
-  if (section.has("local_rows")) assumption.local_rows = section.integer("local_rows", 0, kMaxTokens);
+  if (section.has("local_rows"))
+    assumption.local_rows = section.integer("local_rows", 0, kMaxTokens);
   if (section.has("global_stored_once")) {
     const std::string how = section.text("global_stored_once");
     using StoredOnce = CatalogAssumption::StoredOnce;
@@ -137,8 +138,8 @@ std::array<double, 4> read_formula(Section& claim) {
   Section section(*claim.find("formula"), claim.where("formula"),
                   {"local_layers", "local_rows", "global_layers", "uniform_layers"});
   const std::array<double, 4> formula = {
-      section.number("local_layers"), section.number("local_rows"),
-      section.number("global_layers"), section.number("uniform_layers")};
+      section.number("local_layers"), section.number("local_rows"), section.number("global_layers"),
+      section.number("uniform_layers")};
   if (formula[3] <= 0) section.fail(section.where("uniform_layers") + " must be positive");
   claim.take(section);
   return formula;
@@ -237,7 +238,8 @@ Result<CatalogClaim> read_claim(const Json& json, const std::string& path, const
   if (!section.status().ok()) return section.status();
   // What cannot be computed is a fault of the entry, not a claim that fails.
   for (const CatalogClaim::Point& point : claim.points) {
-    for (const CatalogAssumption& a : {CatalogAssumption(), claim.assumes.value_or(CatalogAssumption())}) {
+    for (const CatalogAssumption& a :
+         {CatalogAssumption(), claim.assumes.value_or(CatalogAssumption())}) {
       const Result<double> figure = catalog_figure(geometry, claim.query, point.tokens, a);
       if (!figure) return corrupt(path + ": " + figure.error().message());
     }

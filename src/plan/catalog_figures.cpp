@@ -53,7 +53,8 @@ double widest_row(const KvGeometry& geometry, KvType type) {
 class Bill {
  public:
   // Errors: invalid_input if the type cannot store the rows, or nothing can be stored once.
-  static Result<Bill> of(const ModelFacts& facts, KvType type, const CatalogAssumption& assumption) {
+  static Result<Bill> of(const ModelFacts& facts, KvType type,
+                         const CatalogAssumption& assumption) {
     const KvGeometry geometry = separate_storage(facts);
     const Result<KvGrowth> growth = KvGrowth::of(geometry, KvFormat::uniform(type));
     if (!growth) return growth.error();

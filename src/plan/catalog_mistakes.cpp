@@ -66,8 +66,8 @@ std::vector<Mistake> mistakes_about(const Json& geometry, const ModelFacts& fact
   }
   list.push_back({"half of it: K or V alone, or elements of half the size",
                   {.geometry = {}, .local_rows = {}, .times = 0.5}});
-  list.push_back({"twice of it: elements of twice the size",
-                  {.geometry = {}, .local_rows = {}, .times = 2}});
+  list.push_back(
+      {"twice of it: elements of twice the size", {.geometry = {}, .local_rows = {}, .times = 2}});
   return list;
 }
 

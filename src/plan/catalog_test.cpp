@@ -32,8 +32,8 @@ const ClaimCheck* claim_of(const CatalogCheck& check, const std::string& id) {
   return nullptr;
 }
 
-double figure(const std::string& id, CatalogFigure f, int64_t tokens = 0,
-              KvType type = KvType::f16, const CatalogAssumption& assumption = {}) {
+double figure(const std::string& id, CatalogFigure f, int64_t tokens = 0, KvType type = KvType::f16,
+              const CatalogAssumption& assumption = {}) {
   return *catalog_figure(entry_of(id).geometry, {.figure = f, .type = type}, tokens, assumption);
 }
 
@@ -165,11 +165,10 @@ TEST(CatalogClaims, Gemma4_31bKeeps50WindowsAndHalfRows) {
 }
 
 TEST(CatalogClaims, TheGemma3ReportPrints12TimesTheWindowedKv) {
-  const std::pair<const char*, double> increments[] = {
-      {"gemma-3-1b", 0.0728760320},
-      {"gemma-3-4b", 0.3963617280},
-      {"gemma-3-12b", 1.2415139840},
-      {"gemma-3-27b", 1.5602810880}};
+  const std::pair<const char*, double> increments[] = {{"gemma-3-1b", 0.0728760320},
+                                                       {"gemma-3-4b", 0.3963617280},
+                                                       {"gemma-3-12b", 1.2415139840},
+                                                       {"gemma-3-27b", 1.5602810880}};
   for (const auto& [id, right] : increments) {
     const CatalogCheck check = check_catalog_entry(entry_of(id));
     const ClaimCheck* claim = claim_of(check, "report-table-3");
@@ -218,13 +217,17 @@ TEST(CatalogVerify, AMutationIsExactlyItsDisagreement) {
        "does not name the right figure, 24192"},
       {"gemma-3-4b", "/claims/3/value", 28161, "claim effective-32k",
        "does not give the claimed figure"},
-      {"gemma-3-4b", "/claims/3/assumes/geometry/global_layers", {5, 11, 17, 23, 29},
-       "claim effective-32k", "the last layer taken for a global one does"},
+      {"gemma-3-4b",
+       "/claims/3/assumes/geometry/global_layers",
+       {5, 11, 17, 23, 29},
+       "claim effective-32k",
+       "the last layer taken for a global one does"},
       {"gemma-4-26b-a4b", "/claims/1/holds", false, "claim local", "recomputed it is 'holds'"},
       // Without its explanation a claim that held in part holds no longer: two.
       {"gemma-4-31b", "/claims/2/assumes/local_rows", 1536, "claim ratio-corrected",
        "does not give the claimed figure; that of local layers that keep the window and a "
-       "micro-batch of 1024 does", 2},
+       "micro-batch of 1024 does",
+       2},
   };
   for (const Mutation& m : mutations) {
     OrderedJson file = entry_of(m.id).json;
@@ -265,11 +268,15 @@ TEST(CatalogVerify, AnEntryNeedsOnlyItsGeometry) {
 TEST(CatalogVerify, ResidentBytesMustBeThePlannedOnes) {
   OrderedJson file = entry_of("gemma-3-1b").json;
   // 4096 tokens: 4 layers × 1 KiB of global KV each; 512 + 16 rows of 22 layers, in blocks of 16.
-  const OrderedJson good = {{"tokens", 4096},       {"step_tokens", 512},
-                            {"kv_type", "f16"},     {"layers", 26},
-                            {"global_bytes", 4096 * 4096}, {"local_bytes", 512 * 22528},
+  const OrderedJson good = {{"tokens", 4096},
+                            {"step_tokens", 512},
+                            {"kv_type", "f16"},
+                            {"layers", 26},
+                            {"global_bytes", 4096 * 4096},
+                            {"local_bytes", 512 * 22528},
                             {"resident_bytes", 4096 * 4096 + 512 * 22528},
-                            {"command", "none"},    {"date", "2026-01-01"}};
+                            {"command", "none"},
+                            {"date", "2026-01-01"}};
   for (const auto& [key, n] : std::vector<std::pair<std::string, size_t>>{
            {"", 0}, {"global_bytes", 1}, {"local_bytes", 1}, {"resident_bytes", 1}}) {
     OrderedJson measured = good;
@@ -365,7 +372,8 @@ TEST(CatalogFieldCases, Case21ReadingTheGeometry) {
   EXPECT_EQ(entry_of("gemma-3n-e4b").derived["layers"]["owning_kv"], 20);
   EXPECT_EQ(figure("mimo-v2-flash", CatalogFigure::global_bytes_per_token),
             9 * 4 * (192 + 128) * 2);
-  EXPECT_EQ(figure("mimo-v2-flash", CatalogFigure::local_bytes_per_token), 39 * 8 * (192 + 128) * 2);
+  EXPECT_EQ(figure("mimo-v2-flash", CatalogFigure::local_bytes_per_token),
+            39 * 8 * (192 + 128) * 2);
 }
 
 // Field case 22: printed figures agree with each other, here catalog and plan.
@@ -381,7 +389,8 @@ TEST(CatalogFieldCases, Case22CatalogAndPlanAgree) {
       const Result<PlanReport> report = make_plan_report(std::move(source), options);
       ASSERT_TRUE(report.ok());
       EXPECT_EQ(report->main().rows[0].exact().v, row["total_bytes"].get<int64_t>());
-      EXPECT_NEAR(report->main().rows[0].exact_ratio(), row["ratio"].get<double>(), 5.01e-7);  // six decimals
+      EXPECT_NEAR(report->main().rows[0].exact_ratio(), row["ratio"].get<double>(),
+                  5.01e-7);  // six decimals
     }
   }
 }

@@ -92,8 +92,8 @@ std::string geometry_text(const CatalogEntry& entry, const OrderedJson& derived)
   std::string text = kind_line("global", m.global, n_global);
   text += kind_line("local", m.local, static_cast<size_t>(m.n_layers) - n_global);
   if (m.window) {
-    text += fmt::format("  window {}{}\n", *m.window,
-                        m.attention_kind == "chunked" ? " (chunks)" : "");
+    text +=
+        fmt::format("  window {}{}\n", *m.window, m.attention_kind == "chunked" ? " (chunks)" : "");
   }
   if (const int64_t own = derived["layers"]["owning_kv"]; own < m.n_layers) {
     text += fmt::format("  {} layers own KV, {} read an earlier layer's\n", own, m.n_layers - own);
@@ -138,9 +138,10 @@ std::string stored_once_text(const OrderedJson& derived) {
   if (!derived.contains("global_stored_once")) return "";
   const OrderedJson& once = derived["global_stored_once"];
   const auto line = [&](const char* field, const char* what) {
-    return once.contains(field) ? fmt::format("  stored once, {}: {} of global KV per token in f16\n",
-                                              what, format_bytes(Bytes{2 * once[field].get<int64_t>()}))
-                                : std::string();
+    return once.contains(field)
+               ? fmt::format("  stored once, {}: {} of global KV per token in f16\n", what,
+                             format_bytes(Bytes{2 * once[field].get<int64_t>()}))
+               : std::string();
   };
   return line("rotated_k_and_v_elements_per_token", "rotated part of K beside V") +
          line("v_elements_per_token", "V alone, K rotated when read");
@@ -153,8 +154,8 @@ std::string plural(size_t n, const char* one, const char* many) {
 }  // namespace
 
 std::string catalog_list_text(const std::vector<CatalogEntry>& entries) {
-  TextTable table({"model", "global", "local", "window", "f16 a token", "fixed", "context",
-                   "total", "of uniform", "claims", "measured"});
+  TextTable table({"model", "global", "local", "window", "f16 a token", "fixed", "context", "total",
+                   "of uniform", "claims", "measured"});
   bool has_unverified = false;
   for (const CatalogEntry& entry : entries) {
     const ModelFacts& m = entry.facts;

@@ -83,9 +83,8 @@ class Checker {
     std::vector<double> list;
     for (const CatalogClaim::Point& point : claim.points) {
       // parse_catalog_entry has tried each.
-      list.push_back(
-          *catalog_figure(entry_.geometry, claim.query, point.tokens, assumption) /
-          claim.unit_size);
+      list.push_back(*catalog_figure(entry_.geometry, claim.query, point.tokens, assumption) /
+                     claim.unit_size);
     }
     return list;
   }
@@ -104,22 +103,24 @@ class Checker {
     c.is_explained = claim.assumes && is_claimed(claim, values(claim, *claim.assumes));
     const bool is_this_geometry =
         claim.assumes && claim.assumes->geometry.is_null() && claim.assumes->times == 1;
-    c.verdict = holds                                   ? Verdict::holds
-                : c.is_explained && is_this_geometry    ? Verdict::partly
-                                                        : Verdict::fails;
+    c.verdict = holds                                ? Verdict::holds
+                : c.is_explained && is_this_geometry ? Verdict::partly
+                                                     : Verdict::fails;
     if (!holds && !c.is_explained) c.mistake = mistake_in(claim);
 
     const std::string where = "claim " + claim.id;
     if (c.verdict != claim.verdict) {
-      disagree(where, std::string("is recorded as '") + verdict_name(claim.verdict) +
-                          "', recomputed it is '" + verdict_name(c.verdict) + "'" +
-                          (c.mistake.empty() ? "" : "; the claimed figure is that of " + c.mistake));
+      disagree(where,
+               std::string("is recorded as '") + verdict_name(claim.verdict) +
+                   "', recomputed it is '" + verdict_name(c.verdict) + "'" +
+                   (c.mistake.empty() ? "" : "; the claimed figure is that of " + c.mistake));
     }
     if (claim.assumes && !c.is_explained) {
       disagree(where, "what it is said to assume does not give the claimed figure" +
                           (c.mistake.empty() ? "" : "; that of " + c.mistake + " does"));
     }
-    for (size_t i = 0; i < c.computed.size(); ++i) check_record(claim, claim.points[i], c.computed[i]);
+    for (size_t i = 0; i < c.computed.size(); ++i)
+      check_record(claim, claim.points[i], c.computed[i]);
     check_reason(claim, c);
     check_.claims.push_back(std::move(c));
   }
@@ -139,8 +140,8 @@ class Checker {
     std::erase(text, ',');
     for (const double value : {c.computed.front(), c.computed.back()}) {
       if (text.find(plain_number(value)) != std::string::npos) continue;
-      disagree("claim " + claim.id,
-               "its reason does not name the right figure, " + plain_number(value) + " " + claim.unit);
+      disagree("claim " + claim.id, "its reason does not name the right figure, " +
+                                        plain_number(value) + " " + claim.unit);
       return;
     }
   }

@@ -63,8 +63,8 @@ void grow_and_compare(const KvGeometry& geometry, KvType type, int64_t ubatch) {
 
 TEST_P(PlanAgrees, ResidentBytesArePlannedBytes) {
   const KvGeometry geometry = *builtin_geometry(GetParam());
-  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q6_0, KvType::q5_0,
-                            KvType::q4_0}) {
+  for (const KvType type :
+       {KvType::f16, KvType::f32, KvType::q8_0, KvType::q6_0, KvType::q5_0, KvType::q4_0}) {
     for (const int64_t ubatch : {int64_t{512}, int64_t{129}}) {
       grow_and_compare(geometry, type, ubatch);
     }

@@ -76,4 +76,11 @@ RewindPlan plan_rewind(const KvLayout& layout, int64_t tokens, int64_t bound) {
   return plan;
 }
 
+int64_t rewind_bound_for(const KvLayout& layout, int64_t tokens, Bytes room) {
+  for (int64_t bound = 1024; bound < tokens; bound *= 2) {
+    if (plan_rewind(layout, tokens, bound).bytes <= room) return bound;
+  }
+  return tokens <= 1024 ? 1024 : 0;
+}
+
 }  // namespace weir

@@ -26,4 +26,8 @@ int64_t restart_distance(const KvLayout& layout, int64_t bound);
 // as long as nothing is evicted.
 RewindPlan plan_rewind(const KvLayout& layout, int64_t tokens, int64_t bound);
 
+// The smallest bound, from 1024 tokens up in doublings, whose restart points for a conversation of
+// `tokens` tokens take at most `room`; 0 if none does: only ends and branches are kept then.
+int64_t rewind_bound_for(const KvLayout& layout, int64_t tokens, Bytes room);
+
 }  // namespace weir
