@@ -46,14 +46,16 @@ check() {
 
 # fuzz PROGRAM: runs it from its seed corpus.
 fuzz() {
-  local name corpus scratch
+  local name corpus scratch words
   name=$(basename "$1")
   corpus=$root/fuzz/corpus/${name%_fuzz}
   scratch=$logs/$name.corpus
   mkdir -p "$scratch"
   [ -d "$corpus" ] || corpus=
+  words=$root/fuzz/${name%_fuzz}.dict
+  [ -f "$words" ] || words=
   limit $((fuzz_seconds + 600)) "$1" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -timeout=10 \
-    -artifact_prefix="$logs/" "$scratch" ${corpus:+"$corpus"}
+    -artifact_prefix="$logs/" ${words:+-dict="$words"} "$scratch" ${corpus:+"$corpus"}
 }
 
 # check_ended NAME PID: waits for a process whose output is in the log; one pass or one failure.
