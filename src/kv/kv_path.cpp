@@ -139,12 +139,11 @@ void KvCache::close_namespace(NamespaceId id) {
   Impl& impl = *impl_;
   impl.space(id).is_closed = true;
   const auto is_of = [&](const PrefixNode* node) { return node->name_space == id; };
-  for (auto pin = impl.pins.begin(); pin != impl.pins.end();) {
-    PrefixNode* node = pin->second;
-    const auto next = std::next(pin);
-    if (is_of(node)) unpin(pin->first);
-    pin = next;
+  std::vector<PinId> pinned;
+  for (const auto& [pin, node] : impl.pins) {
+    if (is_of(node)) pinned.push_back(pin);
   }
+  for (const PinId pin : pinned) unpin(pin);
   const NodeSet marked = impl.index.restarts();
   for (PrefixNode* node : marked) {
     if (is_of(node)) impl.unmark(*node);

@@ -164,8 +164,10 @@ Result<PinId> KvCache::pin(NamespaceId id, std::span<const int32_t> tokens) {
 void KvCache::unpin(PinId pin) {
   const auto found = impl_->pins.find(pin);
   if (found == impl_->pins.end()) return;
-  --found->second->pins;
+  PrefixNode* const node = found->second;
   impl_->pins.erase(found);
+  --node->pins;
+  impl_->trim_chain(node);  // the pin may have been all it was kept for
 }
 
 bool KvCache::is_pinned(PinId pin) const { return impl_->pins.contains(pin); }

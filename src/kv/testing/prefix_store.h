@@ -7,11 +7,10 @@
 #include "kv/kv_cache.h"
 #include "kv/testing/fake_layers.h"
 #include "kv/testing/fake_memory.h"
+#include "kv/testing/prefix_oracle.h"
 #include "kv/testing/small_store.h"
 
 namespace weir {
-
-using Tokens = std::vector<int32_t>;
 
 // first, first+1, ...
 inline Tokens tokens_from(int32_t first, int64_t n) {
