@@ -1,9 +1,12 @@
 // Conversations that come back: what of them is read again, and that the answers are the same.
 #include <gtest/gtest.h>
 
+#include <list>
+#include <map>
 #include <numeric>
 
 #include "engine/testing/tiny_engine.h"
+#include "geometry/window.h"
 #include "plan/rewind_plan.h"
 
 namespace weir {
@@ -28,6 +31,10 @@ std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
 
 int64_t read_again(const Reply& reply) {
   return reply.usage.prompt_tokens - reply.usage.cached_tokens;
+}
+
+uint64_t lost_tokens(const EngineStats& stats) {
+  return std::accumulate(stats.lost_tokens.begin(), stats.lost_tokens.end(), uint64_t{0});
 }
 
 Request saying(std::vector<Token> prompt, int64_t n) {
@@ -210,6 +217,122 @@ TEST(Reuse, RestartPointsTakeWhatIsPlanned) {
           << n << " tokens, bound " << bound;
     }
   }
+}
+
+// --- twelve conversations in a budget of four ---------------------------------------------------
+
+struct Turn {
+  std::vector<Token> prompt, reply;
+};
+
+// Conversations that take turns, some more often than others; each starts over when it is long.
+// `reply` gives the reply to a prompt.
+template <typename Say>
+void take_turns(Say say) {
+  const std::vector<Token> system = text_tokens(160);
+  std::vector<std::vector<Token>> histories(12, system);
+  uint32_t random = 7;
+  for (int turn = 0; turn < 200; ++turn) {
+    random = random * 1664525u + 1013904223u;
+    const uint32_t a = (random >> 8) % 12, b = (random >> 20) % 12;
+    std::vector<Token>& history = histories[std::min(a, b)];
+    if (history.size() > 640) history = system;
+    history = joined(history, text_tokens(40, 300 + static_cast<Token>(random % 400)));
+    history = joined(history, say(history));
+  }
+}
+
+// What an engine would read that keeps every block until it is the least recently used one.
+class BlockLru {
+ public:
+  BlockLru(const KvLayout& layout, Bytes limit) : layout_(layout), limit_(limit) {}
+
+  // Tokens of the prompt that are read; then prompt and reply are stored.
+  int64_t read(const std::vector<Token>& prompt, const std::vector<Token>& reply) {
+    const std::vector<size_t> names = names_of(joined(prompt, reply));
+    const int64_t n = std::ssize(prompt), last = (n - 1) / kBlock;
+    int64_t hit = 0;
+    for (int64_t p = 1; p <= last && has(0, names[static_cast<size_t>(p - 1)]); ++p) {
+      if (has_window(names, p)) hit = p;
+    }
+    // Recent blocks last, those at the end of the text first to go.
+    for (size_t g = 0; g < layout_.groups.size(); ++g)
+      for (size_t i = names.size(); i-- > 0;) use(g, names[i]);
+    while (bytes_ > limit_) drop_oldest();
+    return n - hit * kBlock;
+  }
+
+ private:
+  using Key = std::pair<size_t, size_t>;  // group, name
+
+  static std::vector<size_t> names_of(const std::vector<Token>& tokens) {
+    std::vector<size_t> names;
+    size_t name = 17;
+    for (size_t i = 0; i + kBlock <= tokens.size(); i += kBlock) {
+      for (size_t j = i; j < i + kBlock; ++j)
+        name = name * 1'000'003 + static_cast<size_t>(tokens[j]);
+      names.push_back(name);
+    }
+    return names;
+  }
+  bool has(size_t group, size_t name) const { return blocks_.contains({group, name}); }
+  bool has_window(const std::vector<size_t>& names, int64_t p) const {
+    for (size_t g = 1; g < layout_.groups.size(); ++g) {
+      for (int64_t b = first_needed_block(layout_.groups[g].retention, p * kBlock, kBlock); b < p;
+           ++b)
+        if (!has(g, names[static_cast<size_t>(b)])) return false;
+    }
+    return true;
+  }
+  void use(size_t group, size_t name) {
+    const Key key{group, name};
+    if (const auto found = blocks_.find(key); found != blocks_.end()) {
+      order_.erase(found->second);
+    } else {
+      bytes_ += layout_.groups[group].block_bytes;
+    }
+    blocks_[key] = order_.insert(order_.end(), key);
+  }
+  void drop_oldest() {
+    bytes_ -= layout_.groups[order_.front().first].block_bytes;
+    blocks_.erase(order_.front());
+    order_.pop_front();
+  }
+
+  const KvLayout& layout_;
+  Bytes limit_, bytes_;
+  std::list<Key> order_;
+  std::map<Key, std::list<Key>::iterator> blocks_;
+};
+
+// The budget holds; every token that is read again is explained; and fewer are than if the least
+// recently used block gave way, by replaying the same turns.
+TEST(Reuse, TwelveConversationsInABudgetOfFour) {
+  const Bytes limit = 4 * make_tiny_core(reuse_options())->need(700, 1);
+  const auto core = make_tiny_core(reuse_options(limit));
+  std::vector<Turn> turns;
+  int64_t read = 0;
+  take_turns([&](const std::vector<Token>& prompt) {
+    const uint64_t lost_before = lost_tokens(core->stats());
+    const Reply reply = reply_to(*core, saying(prompt, 6));
+    EXPECT_EQ(reply.reason, FinishReason::length) << reply.error.message();
+    const auto lost = static_cast<int64_t>(lost_tokens(core->stats()) - lost_before);
+    // New ones, the last of the reply before, and the rest of two blocks.
+    if (!turns.empty()) EXPECT_LE(read_again(reply) - lost, 40 + 1 + 2 * kConstant) << turns.size();
+    read += read_again(reply);
+    turns.push_back({prompt, reply.tokens});
+    core->cache().check_invariants();
+    return reply.tokens;
+  });
+  EXPECT_LE(core->budget().peak(), limit);
+  EXPECT_GT(lost_tokens(core->stats()), 0u);
+
+  BlockLru by_block(core->cache().layout(), limit);
+  int64_t read_by_block = 0;
+  for (const Turn& turn : turns) read_by_block += by_block.read(turn.prompt, turn.reply);
+  std::printf("prompt tokens read: %ld; by least recently used block: %ld\n",
+              static_cast<long>(read), static_cast<long>(read_by_block));
+  EXPECT_LT(read, read_by_block);
 }
 
 // Field case 26.

@@ -80,11 +80,11 @@ PrefixMatch KvCache::match(NamespaceId id, std::span<const int32_t> prompt) cons
   }
 
   uint64_t hash = node->path_hash;
+  int64_t stored = global;  // once; the memory of it has gaps
   for (; at < limit; at += B) {
     hash = impl.index.hash_after(hash, prompt.subspan(at, B));
-    if (!impl.ghosts.knows(hash)) break;
+    if (impl.ghosts.knows(hash)) stored = static_cast<int64_t>(at + B);
   }
-  const int64_t stored = static_cast<int64_t>(at);  // once
   match.lost = stored - match.first_computed();
   if (match.first_computed() == static_cast<int64_t>(limit)) {
     match.reason = MissReason::none;
