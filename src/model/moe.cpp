@@ -73,14 +73,17 @@ Routing route(ggml_context* ctx, const Router& router, ggml_tensor* logits) {
   return routing;
 }
 
+ggml_tensor* limited_swiglu(ggml_context* ctx, ggml_tensor* gate, ggml_tensor* up, float limit) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  ggml_tensor* act = ggml_clamp(ctx, ggml_silu(ctx, gate), kNone, limit);
+  return ggml_mul(ctx, act, ggml_clamp(ctx, up, -limit, limit));
+}
+
 ggml_tensor* gated(ggml_context* ctx, const Experts& experts, ggml_tensor* gate, ggml_tensor* up) {
   switch (experts.activation) {
-    case ExpertActivation::silu: {
-      if (experts.limit == 0) return ggml_swiglu_split(ctx, gate, up);
-      constexpr float kNone = -std::numeric_limits<float>::infinity();
-      ggml_tensor* act = ggml_clamp(ctx, ggml_silu(ctx, gate), kNone, experts.limit);
-      return ggml_mul(ctx, act, ggml_clamp(ctx, up, -experts.limit, experts.limit));
-    }
+    case ExpertActivation::silu:
+      return experts.limit > 0 ? limited_swiglu(ctx, gate, up, experts.limit)
+                               : ggml_swiglu_split(ctx, gate, up);
     case ExpertActivation::gelu:
       return ggml_geglu_split(ctx, gate, up);
     case ExpertActivation::relu:
@@ -137,6 +140,12 @@ Router read_router(WeightLoader& w, Gating gating) {
   router.gating = gating;
   router.n_expert = w.integer("expert_count");
   router.n_used = w.integer("expert_used_count");
+  // Their outputs are summed one by one, so that many would make a graph of many nodes.
+  constexpr int64_t kMostUsed = 32;
+  if (router.n_used > kMostUsed)
+    w.fail(Code::unsupported, "key " + arch + ".expert_used_count is " +
+                                  std::to_string(router.n_used) + "; weir uses at most " +
+                                  std::to_string(kMostUsed) + " experts a token");
   if (router.n_expert < 1 || router.n_used < 1 || router.n_used > router.n_expert)
     w.fail(Code::corrupt, "keys " + arch + ".expert_count and expert_used_count are " +
                               std::to_string(router.n_expert) + " and " +
@@ -193,19 +202,19 @@ Experts read_experts(WeightLoader& w, const std::string& block, int64_t n_embd, 
 }
 
 void synthesize_experts(SynthFile& file, const std::string& block, const SynthExperts& e) {
-  // Deviation of the bias that only the choice sees: a probability's own is about a third.
-  constexpr float kChoiceBias = 0.2f;
+  // Deviations: the bias that only the choice sees (a probability's own is about a third), and
+  // other biases.
+  constexpr float kChoiceBias = 0.2f, kBias = 0.1f;
   file.router(block + "ffn_gate_inp.weight", e.n_embd, e.n_expert);
-  if (e.bias) file.expert_biases(block + "ffn_gate_inp.bias", e.n_expert, 1);
-  if (e.choice_bias) file.expert_biases(block + "exp_probs_b.bias", e.n_expert, 1, kChoiceBias);
-  file.experts(block + "ffn_gate_exps.weight", e.n_embd, e.n_ff, e.n_expert);
-  file.experts(block + "ffn_up_exps.weight", e.n_embd, e.n_ff, e.n_expert);
+  if (e.choice_bias) file.vector(block + "exp_probs_b.bias", e.n_expert, 0, kChoiceBias);
+  file.experts(block + "ffn_gate_exps.weight", e.n_embd, e.n_ff, e.n_expert, e.gain);
+  file.experts(block + "ffn_up_exps.weight", e.n_embd, e.n_ff, e.n_expert, e.gain);
   file.experts(block + "ffn_down_exps.weight", e.n_ff, e.n_embd, e.n_expert);
-  if (e.bias) {
-    file.expert_biases(block + "ffn_gate_exps.bias", e.n_ff, e.n_expert);
-    file.expert_biases(block + "ffn_up_exps.bias", e.n_ff, e.n_expert);
-    file.expert_biases(block + "ffn_down_exps.bias", e.n_embd, e.n_expert);
-  }
+  if (e.bias == 0) return;
+  file.vector(block + "ffn_gate_inp.bias", e.n_expert, 0, kBias);
+  file.expert_biases(block + "ffn_gate_exps.bias", e.n_ff, e.n_expert, e.bias);
+  file.expert_biases(block + "ffn_up_exps.bias", e.n_ff, e.n_expert, e.bias);
+  file.expert_biases(block + "ffn_down_exps.bias", e.n_embd, e.n_expert, kBias);
 }
 
 }  // namespace weir

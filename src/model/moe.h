@@ -62,6 +62,8 @@ enum class WeightSide : uint8_t { output, input };
 ggml_tensor* router_logits(ggml_context* ctx, const Router& router, ggml_tensor* x);
 // logits: f32 [n_expert, n_tokens].
 Routing route(ggml_context* ctx, const Router& router, ggml_tensor* logits);
+// min(silu(gate), limit) * clamp(up, -limit, limit)
+ggml_tensor* limited_swiglu(ggml_context* ctx, ggml_tensor* gate, ggml_tensor* up, float limit);
 // act(gate x) * up x; both [n_ff, ...].
 ggml_tensor* gated(ggml_context* ctx, const Experts& experts, ggml_tensor* gate, ggml_tensor* up);
 // The weighted sum of the chosen experts' outputs: f32 [n_embd, n_tokens].
@@ -83,7 +85,8 @@ Experts read_experts(WeightLoader& w, const std::string& block, int64_t n_embd, 
 // Lists the same tensors, gate and up apart, in a synthetic model.
 struct SynthExperts {
   int64_t n_embd = 0, n_ff = 0, n_expert = 0;
-  bool bias = false;         // of router and experts
+  float gain = 1;            // of gate and up; 1 keeps lengths
+  float bias = 0;            // deviation of the biases of gate and up; 0: no biases at all
   bool choice_bias = false;  // exp_probs_b
 };
 void synthesize_experts(SynthFile& file, const std::string& block, const SynthExperts& experts);

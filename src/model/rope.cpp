@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "base/check.h"
 #include "ggml.h"
@@ -34,6 +35,35 @@ void RopeLayer::rotate(double from, double to, std::span<float> row) const {
     x = static_cast<float>(x0 * c - y0 * s);
     y = static_cast<float>(x0 * s + y0 * c);
   }
+}
+
+void RopeDivisors::ContextFree::operator()(ggml_context* context) const { ggml_free(context); }
+
+RopeDivisors::RopeDivisors(std::span<const float> numbers)
+    : context_(ggml_init(
+          {ggml_tensor_overhead() + numbers.size_bytes() + GGML_MEM_ALIGN, nullptr, false})) {
+  WEIR_CHECK(context_);
+  tensor_ = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, static_cast<int64_t>(numbers.size()));
+  std::copy(numbers.begin(), numbers.end(), static_cast<float*>(tensor_->data));
+}
+
+std::vector<float> unrounded_yarn_divisors(const RopeLayer& rope) {
+  WEIR_CHECK(rope.yarn && !rope.divisors);
+  // The pair, a fraction, that turns `times` within the original context.
+  const auto pair_of = [&](double times) {
+    const double context = rope.yarn->original_context;
+    const double pair = rope.n_rot * std::log(context / (times * 2 * std::numbers::pi)) /
+                        (2 * std::log(static_cast<double>(rope.theta)));
+    return std::clamp(pair, 0.0, rope.n_rot - 1.0);
+  };
+  const double first = pair_of(rope.yarn->beta_fast), last = pair_of(rope.yarn->beta_slow);
+  const double length = std::max(0.001, last - first);
+  std::vector<float> divisors;
+  for (int p = 0; p < rope.n_rot / 2; ++p) {
+    const double scaled = std::clamp((p - first) / length, 0.0, 1.0);
+    divisors.push_back(static_cast<float>(1 / (scaled * rope.scale + (1 - scaled))));
+  }
+  return divisors;
 }
 
 ggml_tensor* rotated(ggml_context* ctx, ggml_tensor* heads, ggml_tensor* positions,

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kv/kv_cache.h"
 
@@ -36,6 +38,24 @@ struct RopeLayer {
   // in double precision.
   void rotate(double from, double to, std::span<float> row) const;
 };
+
+// An f32 tensor that holds its data, for RopeLayer::divisors.
+class RopeDivisors {
+ public:
+  explicit RopeDivisors(std::span<const float> numbers);
+  const ggml_tensor* tensor() const { return tensor_; }
+
+ private:
+  struct ContextFree {
+    void operator()(ggml_context* context) const;
+  };
+  std::unique_ptr<ggml_context, ContextFree> context_;
+  ggml_tensor* tensor_;
+};
+
+// YaRN whose ramp ends between pairs, as some vendors have it: the divisors that stand for `yarn`
+// and `scale` of `rope`, one a pair.
+std::vector<float> unrounded_yarn_divisors(const RopeLayer& rope);
 
 // The op that rotates `heads`, [head_dim, n_heads, n_tokens], by `positions`, i32 [n_tokens].
 ggml_tensor* rotated(ggml_context* ctx, ggml_tensor* heads, ggml_tensor* positions,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -106,7 +108,8 @@ TEST(Rope, MagnitudeIsThatOfTheRotatedElements) {
     const std::vector<float> rotated = ggml_rotated(rope, row, 0);
     for (int i = 0; i < 64; ++i) {
       const float factor = i < rope.n_rot ? rope.magnitude : 1.0f;
-      EXPECT_NEAR(rotated[static_cast<size_t>(i)], row[static_cast<size_t>(i)] * factor, 1e-5f) << i;
+      EXPECT_NEAR(rotated[static_cast<size_t>(i)], row[static_cast<size_t>(i)] * factor, 1e-5f)
+          << i;
     }
   }
 }
@@ -124,6 +127,47 @@ TEST(Rope, AModelsRotatorKnowsItsLayers) {
   std::fill(expected.begin(), expected.end(), 1.0f);
   RopeLayer{64, true, 1e6f, 1.0f}.rotate(3, 10, expected);
   EXPECT_EQ(global, expected);
+}
+
+// gpt-oss: the formula of the vendor's code, written out.
+TEST(Rope, UnroundedYarnIsTheFormula) {
+  RopeLayer rope;
+  rope.n_rot = 64;
+  rope.theta = 150000;
+  rope.scale = 1 / 32.0f;
+  rope.magnitude = 1.3466f;
+  rope.yarn = RopeLayer::Yarn{.original_context = 4096};
+  const RopeDivisors divisors(unrounded_yarn_divisors(rope));
+  RopeLayer unrounded = rope;
+  unrounded.yarn.reset();
+  unrounded.scale = 1;
+  unrounded.divisors = divisors.tensor();
+
+  constexpr double kFirst = 8.092779115512402, kLast = 17.39802450158856;
+  double largest = 0;
+  for (int p = 0; p < 32; ++p) {
+    const double plain = std::pow(150000.0, -p / 32.0);
+    const double scaled = std::clamp((p - kFirst) / (kLast - kFirst), 0.0, 1.0);
+    const double expected = plain / 32 * scaled + plain * (1 - scaled);
+    EXPECT_NEAR(unrounded.turn(p) / expected, 1, 1e-6) << p;
+    largest = std::max(largest, std::abs(rope.turn(p) / expected - 1));
+  }
+  // Rounded ends let one pair turn by three quarters more.
+  EXPECT_GT(largest, 0.7);
+  EXPECT_LT(largest, 0.8);
+
+  const std::vector<float> row = gaussian_row(64);
+  for (const int32_t position : {0, 1, 37, 1000}) {
+    const std::vector<float> actual = ggml_rotated(unrounded, row, position);
+    for (size_t p = 0; p < 32; ++p) {
+      const double angle = position * unrounded.turn(static_cast<int>(p));
+      const double x = 1.3466 * (row[p] * std::cos(angle) - row[p + 32] * std::sin(angle));
+      const double y = 1.3466 * (row[p] * std::sin(angle) + row[p + 32] * std::cos(angle));
+      // ggml's angles are f32: off by up to 6e-5 at position 1000.
+      EXPECT_NEAR(actual[p], x, 5e-4);
+      EXPECT_NEAR(actual[p + 32], y, 5e-4);
+    }
+  }
 }
 
 }  // namespace

@@ -66,7 +66,10 @@ Result<SynthSummary> synthesize(const ModelFacts& facts, const SynthOptions& opt
   if (options.n_layers < 0 || options.n_layers > facts.n_layers)
     return Status(Code::invalid_input, facts.name + " has " + std::to_string(facts.n_layers) +
                                            " layers; ask for 1 to that many");
-  if (options.n_layers > 0) model.n_layers = options.n_layers;
+  if (options.n_layers > 0 && options.n_layers < facts.n_layers) {
+    model.n_layers = options.n_layers;
+    model.n_mtp_layers = 0;  // draft layers go with the whole model only
+  }
   if (options.n_vocab != 0) model.n_vocab = options.n_vocab;
   const int64_t n_vocab = *model.n_vocab;
   if (n_vocab < kMinSynthVocab || n_vocab > kMaxSynthVocab)

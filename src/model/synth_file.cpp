@@ -105,9 +105,10 @@ void SynthFile::matrix(const std::string& name, int64_t in, int64_t out, float g
   add(name, type_for(name, in), {in, out}).deviation = gain / std::sqrt(static_cast<float>(in));
 }
 
-void SynthFile::experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert) {
+void SynthFile::experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert,
+                        float gain) {
   add(name, type_for(name, in), {in, out, n_expert}).deviation =
-      1.0f / std::sqrt(static_cast<float>(in));
+      gain / std::sqrt(static_cast<float>(in));
 }
 
 void SynthFile::router(const std::string& name, int64_t in, int64_t n_expert) {

@@ -38,7 +38,8 @@ class SynthFile {
   // y = W x: rows of `in` elements with standard deviation gain/sqrt(in): 1 keeps lengths.
   void matrix(const std::string& name, int64_t in, int64_t out, float gain = 1.0f);
   // The matrices of `n_expert` experts in one tensor.
-  void experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert);
+  void experts(const std::string& name, int64_t in, int64_t out, int64_t n_expert,
+               float gain = 1.0f);
   // A router's matrix, f32 as converters keep it. Its logits have deviation 4, so that the last
   // expert chosen has a small share and matters little where rounding makes it another one.
   void router(const std::string& name, int64_t in, int64_t n_expert);

@@ -115,11 +115,12 @@ void synth_common_keys(const ModelFacts& m, SynthFile& file, const SynthKeys& ke
   synth_rope_keys(m, file, a);
 }
 
-void synth_rope_tensors(const ModelFacts& m, SynthFile& file) {
+void synth_rope_tensors(const ModelFacts& m, SynthFile& file, int n_pairs_total) {
   const SynthRopeScaling scaling = parse_rope_scaling(m.rope_scaling);
   // The kind that rotates.
-  const LayerKindFacts& kind =
-      m.global && m.global->rope_dims != 0 ? *m.global : m.local ? *m.local : *m.global;
+  const LayerKindFacts& kind = m.global && m.global->rope_dims != 0 ? *m.global
+                               : m.local                            ? *m.local
+                                                                    : *m.global;
   const int n_pairs = std::min(kind.rope_dims.value_or(kind.head_dim_k), kind.head_dim_k) / 2;
   std::vector<float> divisors, ones(static_cast<size_t>(n_pairs), 1.0f);
   if (scaling.type == "llama3") {
@@ -127,17 +128,19 @@ void synth_rope_tensors(const ModelFacts& m, SynthFile& file) {
     // original context / high are kept, the ones between are mixed by their frequency.
     const double original = static_cast<double>(scaling.original_context);
     for (int p = 0; p < n_pairs; ++p) {
-      const double wavelength = 2 * std::numbers::pi *
-                                std::pow(kind.rope_theta.value_or(1e4), 2.0 * p / (2 * n_pairs));
+      const double wavelength =
+          2 * std::numbers::pi * std::pow(kind.rope_theta.value_or(1e4), 2.0 * p / (2 * n_pairs));
       const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
       const double kept = std::clamp((original / wavelength - low) / (high - low), 0.0, 1.0);
       divisors.push_back(static_cast<float>(1 / ((1 - kept) / scaling.factor + kept)));
     }
+    divisors.resize(static_cast<size_t>(std::max(n_pairs, n_pairs_total)), 1.0f);
     file.values("rope_freqs.weight", divisors);
   } else if (scaling.type == "longrope") {
     // Published long factors rise from 1 to several times the scaling; short ones stay near 1.
     for (int p = 0; p < n_pairs; ++p)
-      divisors.push_back(1 + (scaling.factor - 1) * static_cast<float>(p) / static_cast<float>(n_pairs));
+      divisors.push_back(1 + (scaling.factor - 1) * static_cast<float>(p) /
+                                 static_cast<float>(n_pairs));
     file.values("rope_factors_long.weight", divisors);
     for (size_t p = 0; p < ones.size(); ++p) ones[p] += 0.05f * static_cast<float>(p % 4);
     file.values("rope_factors_short.weight", ones);
@@ -152,9 +155,9 @@ void synth_ends(const ModelFacts& m, SynthFile& file) {
 }
 
 void synth_attention(const ModelFacts& m, const LayerKindFacts& kind, const std::string& b,
-                     SynthFile& file) {
-  file.matrix(b + "attn_q.weight", m.n_embd, int64_t{kind.n_head} * kind.head_dim_k);
-  file.matrix(b + "attn_k.weight", m.n_embd, int64_t{kind.n_head_kv} * kind.head_dim_k);
+                     SynthFile& file, float gain) {
+  file.matrix(b + "attn_q.weight", m.n_embd, int64_t{kind.n_head} * kind.head_dim_k, gain);
+  file.matrix(b + "attn_k.weight", m.n_embd, int64_t{kind.n_head_kv} * kind.head_dim_k, gain);
   file.matrix(b + "attn_v.weight", m.n_embd, int64_t{kind.n_head_kv} * kind.head_dim_v);
   file.matrix(b + "attn_output.weight", int64_t{kind.n_head} * kind.head_dim_v, m.n_embd);
 }

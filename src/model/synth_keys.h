@@ -15,7 +15,7 @@ struct SynthRopeScaling {
   std::string type = "none";  // linear, yarn, llama3, longrope
   float factor = 1.0f;
   int64_t original_context = 0;
-  float beta_fast = 32.0f, beta_slow = 1.0f;           // yarn
+  float beta_fast = 32.0f, beta_slow = 1.0f;              // yarn
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  // llama3
 };
 SynthRopeScaling parse_rope_scaling(const std::string& text);
@@ -34,15 +34,17 @@ struct SynthKeys {
 void synth_common_keys(const ModelFacts& m, SynthFile& file, const SynthKeys& keys = {});
 
 // The tensors that rope_scaling asks for: rope_freqs, or the two sets of longrope factors.
-void synth_rope_tensors(const ModelFacts& m, SynthFile& file);
+// rope_freqs goes on with ones up to `n_pairs`.
+void synth_rope_tensors(const ModelFacts& m, SynthFile& file, int n_pairs = 0);
 
 const LayerKindFacts& kind_of(const ModelFacts& m, int layer);
 
 // token_embd, output_norm and, if it is not tied, output.
 void synth_ends(const ModelFacts& m, SynthFile& file);
-// attn_q, attn_k, attn_v, attn_output of layer prefix `b` ("blk.0.").
+// attn_q, attn_k, attn_v, attn_output of layer prefix `b` ("blk.0."). `gain` is of q and k:
+// kSynthSharpness where they have no norm.
 void synth_attention(const ModelFacts& m, const LayerKindFacts& kind, const std::string& b,
-                     SynthFile& file);
+                     SynthFile& file, float gain = 1);
 // ffn_gate, ffn_up, ffn_down.
 void synth_ffn(const ModelFacts& m, const std::string& b, SynthFile& file);
 

@@ -147,7 +147,9 @@ TEST(Synth, TheVocabularyWritesAnyText) {
 TEST(Synth, RefusesWithOneLine) {
   TemporaryFolder folder;
   const std::string path = folder.file("never.gguf");
-  Result<SynthSummary> summary = synthesize(**find_builtin("gpt-oss-20b"), {}, path);
+  ModelFacts unknown = small_facts();
+  unknown.gguf_arch = "unheard-of";
+  Result<SynthSummary> summary = synthesize(unknown, {}, path);
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(summary.error().code(), Code::unsupported);
   EXPECT_THAT(summary.error().message(), HasSubstr("gemma3"));

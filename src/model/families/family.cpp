@@ -3,8 +3,11 @@
 namespace weir {
 namespace {
 
-const Family* const kFamilies[] = {&kCohere2, &kExaone4,  &kGemma2, &kGemma3, &kGemma3n, &kGemma4,
-                                   &kLlama,   &kMistral3, &kOlmo2,  &kPhi3,   &kQwen3};
+const Family* const kFamilies[] = {
+    &kAfmoe,    &kCohere2, &kExaone4, &kGemma2, &kGemma3,       &kGemma3n,
+    &kGemma4,   &kGptOss,  &kLaguna,  &kLlama,  &kLlama4,       &kMimo2,
+    &kMistral3, &kOlmo2,   &kPhi3,    &kQwen3,  &kSmallThinker, &kStep35,
+};
 
 }  // namespace
 

@@ -49,5 +49,6 @@ extern const Family kCohere2;
 extern const Family kExaone4, kOlmo2;
 extern const Family kGemma2, kGemma3, kGemma3n, kGemma4;
 extern const Family kLlama, kMistral3, kPhi3, kQwen3;
+extern const Family kGptOss, kLlama4, kMimo2, kStep35, kSmallThinker, kAfmoe, kLaguna;
 
 }  // namespace weir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "geometry/builtin.h"
@@ -8,7 +9,7 @@ namespace weir {
 
 // A catalog model with its pattern, pairings and proportions, but narrow: a window of 16 tokens,
 // heads of 32 elements (keys of 48 where keys are longer than values), four of them over two KV
-// heads.
+// heads, eight experts, no draft layers.
 inline ModelFacts small_family(const std::string& id, int n_layers) {
   ModelFacts facts = **find_builtin(id);
   facts.n_layers = n_layers;
@@ -22,11 +23,17 @@ inline ModelFacts small_family(const std::string& id, int n_layers) {
     if (k.rope_dims) k.rope_dims = *k.rope_dims * k_dim / k.head_dim_k / 2 * 2;
     k.head_dim_k = k_dim;
     k.head_dim_v = 32;
-    k.n_head = 4 * k.n_head / n_head;
+    k.n_head = (4 * k.n_head / n_head + 1) / 2 * 2;
     k.n_head_kv = is_grouped ? 2 : k.n_head;
   }
   facts.n_embd = 4 * 32;
   facts.n_ff = 160;
+  facts.n_mtp_layers = 0;
+  if (facts.n_expert > 0) {
+    facts.n_expert = 8;
+    facts.n_expert_used = std::min(facts.n_expert_used, 3);
+    facts.n_ff_exp = 48;
+  }
   return facts;
 }
 
