@@ -16,9 +16,10 @@ namespace weir {
 // for control characters, which are left out.
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// Who asks, as the API key says. Without keys everybody is the tenant "" and an administrator.
+// Who asks, as the API key says. Without keys everybody is tenant 0 and an administrator.
 struct Caller {
-  std::string tenant;
+  uint32_t tenant = 0;
+  std::string name;       // of the tenant
   bool is_admin = false;  // sees all tenants
 };
 
@@ -75,7 +76,7 @@ class ResponseWriter {
   virtual bool has_begun() const = 0;
   virtual bool is_gone() const = 0;
   // Called once, on a thread of the server, when the client is gone before the answer was complete;
-  // soon, if it already is. Never after that. Must return quickly.
+  // at once, if it already is. Must return quickly.
   virtual void on_gone(std::function<void()> callback) = 0;
 
   void send(int status, std::string_view content_type, std::string body, HttpHeaders headers = {}) {

@@ -1,0 +1,3 @@
+// Asio's and Beast's function bodies, compiled once.
+#include <boost/asio/impl/src.hpp>
+#include <boost/beast/src.hpp>

@@ -1,0 +1,122 @@
+#include "server/request_gate.h"
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+namespace weir {
+namespace {
+
+// A wait that is worth while: some replies of usual length will have ended.
+constexpr const char* kRetrySeconds = "5";
+
+HttpResponse try_later(int status, std::string_view type, std::string_view code,
+                       std::string_view message) {
+  HttpResponse response = error_response(status, type, code, message);
+  response.headers.emplace_back("Retry-After", kRetrySeconds);
+  return response;
+}
+
+}  // namespace
+
+HttpResponse response_to(const Status& error) {
+  constexpr std::string_view kInvalid = "invalid_request_error";
+  switch (error.code()) {
+    case Code::invalid_input:
+    case Code::corrupt:
+    case Code::unsupported:
+      return error_response(400, kInvalid, {}, error.message());
+    case Code::over_budget:
+      return error_response(400, kInvalid, "context_length_exceeded", error.message());
+    case Code::not_found:
+      return error_response(404, "not_found_error", {}, error.message());
+    case Code::unavailable:
+      return try_later(503, "unavailable_error", "queue_timeout", error.message());
+    case Code::cancelled:
+      return try_later(503, "unavailable_error", "cancelled", error.message());
+    default:
+      return error_response(500, "server_error", {}, error.message());
+  }
+}
+
+// Who is between submit and the last event.
+struct RequestGate::Inside {
+  mutable std::mutex mutex;
+  std::condition_variable has_left;
+  std::map<RequestId, bool> is_running;
+  bool is_stopping = false;
+  GateStats counts;
+};
+
+RequestGate::RequestGate(Engine& engine, const GateOptions& options)
+    : engine_(engine), options_(options), inside_(std::make_shared<Inside>()) {}
+
+std::optional<HttpResponse> RequestGate::submit(Request request, RequestEvents events,
+                                                ResponseWriter& writer) {
+  if (const Status error = engine_.check(request); !error.ok()) {
+    const std::lock_guard lock(inside_->mutex);
+    ++inside_->counts.refused_invalid;
+    const bool is_too_long = std::ssize(request.prompt) >= engine_.max_context();
+    return response_to(is_too_long ? Status(Code::over_budget, error.message()) : error);
+  }
+  request.start_before = std::chrono::steady_clock::now() + options_.max_wait;
+
+  const auto id = std::make_shared<RequestId>();
+  {
+    // Held while the engine takes the request: its events wait until `id` is there.
+    const std::lock_guard lock(inside_->mutex);
+    GateStats& counts = inside_->counts;
+    if (inside_->is_stopping) {
+      ++counts.refused_stopping;
+      return try_later(503, "unavailable_error", "stopping", "the server is stopping");
+    }
+    if (counts.waiting + counts.running >= options_.max_running + options_.max_waiting) {
+      ++counts.refused_full;
+      return try_later(429, "rate_limit_error", "queue_full",
+                       std::to_string(counts.running) + " requests are running and " +
+                           std::to_string(counts.waiting) + " waiting; try again later");
+    }
+    ++counts.waiting;
+    *id = engine_.submit(std::move(request), watched(std::move(events), inside_, id));
+    inside_->is_running.emplace(*id, false);
+  }
+  writer.on_gone([&engine = engine_, id] { engine.cancel(*id); });
+  return std::nullopt;
+}
+
+RequestEvents RequestGate::watched(RequestEvents events, std::shared_ptr<Inside> inside,
+                                   std::shared_ptr<RequestId> id) {
+  events.on_start = [inside, id, next = std::move(events.on_start)] {
+    {
+      const std::lock_guard lock(inside->mutex);
+      inside->is_running.at(*id) = true;
+      --inside->counts.waiting;
+      ++inside->counts.running;
+    }
+    if (next) next();
+  };
+  events.on_finish = [inside, id, next = std::move(events.on_finish)](const Reply& reply) {
+    if (next) next(reply);
+    const std::lock_guard lock(inside->mutex);
+    const auto it = inside->is_running.find(*id);
+    --(it->second ? inside->counts.running : inside->counts.waiting);
+    inside->is_running.erase(it);
+    inside->has_left.notify_all();
+  };
+  return events;
+}
+
+void RequestGate::stop(std::chrono::milliseconds grace) {
+  std::unique_lock lock(inside_->mutex);
+  inside_->is_stopping = true;
+  const auto is_empty = [&] { return inside_->is_running.empty(); };
+  if (inside_->has_left.wait_for(lock, grace, is_empty)) return;
+  for (const auto& [id, is_running] : inside_->is_running) engine_.cancel(id);
+}
+
+GateStats RequestGate::stats() const {
+  const std::lock_guard lock(inside_->mutex);
+  return inside_->counts;
+}
+
+}  // namespace weir
