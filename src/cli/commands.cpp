@@ -64,6 +64,7 @@ int dispatch(int argc, const char* const* argv) {
   add_plan_command(app, exit_code);
   add_run_command(app, exit_code);
   add_chat_command(app, exit_code);
+  add_serve_command(app, exit_code);
   add_verify_command(app, exit_code);
   add_perplexity_command(app, exit_code);
   add_bench_command(app, exit_code);

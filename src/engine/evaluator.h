@@ -37,6 +37,7 @@ class Evaluator {
   KvCache& cache() { return *cache_; }
   SeqId sequence() const { return seq_; }
   const Budget& budget() const { return budget_; }
+  Bytes compute_bytes() const { return executor_.compute_bytes(); }
 
  private:
   Evaluator(const Model& model, KvDevice& device, Bytes budget, int n_threads);

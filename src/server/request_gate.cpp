@@ -112,6 +112,7 @@ void RequestGate::stop(std::chrono::milliseconds grace) {
   const auto is_empty = [&] { return inside_->is_running.empty(); };
   if (inside_->has_left.wait_for(lock, grace, is_empty)) return;
   for (const auto& [id, is_running] : inside_->is_running) engine_.cancel(id);
+  inside_->has_left.wait(lock, is_empty);
 }
 
 GateStats RequestGate::stats() const {

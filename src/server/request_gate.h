@@ -37,7 +37,7 @@ class RequestGate {
   std::optional<HttpResponse> submit(Request request, RequestEvents events, ResponseWriter& writer);
 
   // Lets nobody in any more and waits until all are out, or `grace` is over: then those that are
-  // still in are cancelled, and end after the step under way.
+  // still in are cancelled, which takes until the step under way is over.
   void stop(std::chrono::milliseconds grace);
 
   GateStats stats() const;

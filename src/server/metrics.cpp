@@ -1,0 +1,142 @@
+#include "server/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace weir {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// Values with the label that tells them apart.
+using Labelled = std::vector<std::pair<std::string, double>>;
+
+double number(Bytes bytes) { return static_cast<double>(bytes.v); }
+double number(uint64_t count) { return static_cast<double>(count); }
+double number(int64_t count) { return static_cast<double>(count); }
+
+class Families {
+ public:
+  void gauge(const char* name, const char* help, double value) {
+    add(name, help, MetricType::Gauge, "", {{"", value}});
+  }
+  void gauges(const char* name, const char* help, const char* label, const Labelled& values) {
+    add(name, help, MetricType::Gauge, label, values);
+  }
+  void counter(const char* name, const char* help, uint64_t value) {
+    add(name, help, MetricType::Counter, "", {{"", number(value)}});
+  }
+  void counters(const char* name, const char* help, const char* label, const Labelled& values) {
+    add(name, help, MetricType::Counter, label, values);
+  }
+  void histogram(const char* name, const char* help, const StepTimes& times) {
+    ClientMetric metric;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < times.counts.size(); ++i) {
+      sum += times.counts[i];
+      const double bound = i < StepTimes::kUpperSeconds.size()
+                               ? StepTimes::kUpperSeconds[i]
+                               : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({sum, bound});
+    }
+    metric.histogram.sample_count = sum;
+    metric.histogram.sample_sum = times.total_seconds;
+    families_.push_back({name, help, MetricType::Histogram, {std::move(metric)}});
+  }
+  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+
+ private:
+  void add(const char* name, const char* help, MetricType type, const char* label,
+           const Labelled& values) {
+    MetricFamily family{name, help, type, {}};
+    for (const auto& [text, value] : values) {
+      ClientMetric metric;
+      if (*label != '\0') metric.label.push_back({label, text});
+      metric.gauge.value = metric.counter.value = value;
+      family.metric.push_back(std::move(metric));
+    }
+    families_.push_back(std::move(family));
+  }
+  std::vector<MetricFamily> families_;
+};
+
+void add_kv(Families& out, const EngineStats& stats) {
+  out.gauge("weir_kv_limit_bytes", "The KV budget.", number(stats.kv_limit));
+  out.gauge("weir_kv_used_bytes", "KV memory reserved for any purpose.", number(stats.kv_used));
+  out.gauge("weir_kv_peak_bytes", "Most that was ever reserved.", number(stats.kv_peak));
+  Labelled tags;
+  for (int i = 0; i < kTagCount; ++i) {
+    tags.emplace_back(tag_name(static_cast<Tag>(i)),
+                      number(stats.kv_by_tag[static_cast<size_t>(i)]));
+  }
+  out.gauges("weir_kv_bytes", "KV memory by purpose.", "tag", tags);
+  out.gauges("weir_kv_layer_bytes", "KV blocks in use by kind of layer.", "kind",
+             {{"global", number(stats.kv.global)}, {"local", number(stats.kv.local)}});
+  out.gauge("weir_compute_bytes", "Graph and attention buffers, outside the KV budget.",
+            number(stats.compute_bytes));
+  out.gauge("weir_conversations", "Conversations kept by name.", number(stats.conversations));
+  out.counter("weir_evictions_total", "Sequences or runs evicted for want of room.",
+              stats.evictions);
+  out.counter("weir_evicted_bytes_total", "KV bytes that evictions freed.", stats.evicted_bytes);
+}
+
+void add_requests(Families& out, const EngineStats& stats, const GateStats& gate) {
+  Labelled outcomes;
+  for (int i = 0; i < kFinishReasonCount; ++i) {
+    outcomes.emplace_back(finish_reason_name(static_cast<FinishReason>(i)),
+                          number(stats.requests_by_outcome[static_cast<size_t>(i)]));
+  }
+  out.counters("weir_requests_total", "Requests that ended, by how.", "outcome", outcomes);
+  out.counters("weir_requests_refused_total", "Requests that were not let in, by why.", "reason",
+               {{"queue_full", number(gate.refused_full)},
+                {"invalid", number(gate.refused_invalid)},
+                {"stopping", number(gate.refused_stopping)}});
+  out.gauge("weir_requests_waiting", "Requests in the queue.", number(gate.waiting));
+  out.gauge("weir_requests_running", "Requests that are being computed.", number(gate.running));
+  out.counter("weir_preemptions_total", "Requests sent back to the queue for want of KV.",
+              stats.preemptions);
+}
+
+void add_tokens(Families& out, const EngineStats& stats) {
+  out.counter("weir_prompt_tokens_total", "Tokens of all prompts.", stats.prompt_tokens);
+  out.counter("weir_cached_tokens_total", "Prompt tokens that were in the KV.",
+              stats.cached_tokens);
+  out.counter("weir_generated_tokens_total", "Tokens of all replies.", stats.generated_tokens);
+  out.counter("weir_computed_tokens_total", "Tokens that steps put into the KV.",
+              stats.computed_tokens);
+  out.counter("weir_recomputed_tokens_total",
+              "Of these, again, because their request had to give way.", stats.recomputed_tokens);
+  out.counters(
+      "weir_prompts_total", "Prompts by whether something of them was in the KV.", "kv",
+      {{"hit", number(stats.requests_with_hit)}, {"miss", number(stats.requests_with_miss)}});
+  out.gauge("weir_tokens_per_second", "Generated by all replies, over about ten seconds.",
+            stats.tokens_per_second);
+}
+
+}  // namespace
+
+std::string metrics_text(const EngineStats& engine, const GateStats& gate, const HttpStats& http) {
+  Families out;
+  add_kv(out, engine);
+  add_requests(out, engine, gate);
+  add_tokens(out, engine);
+  out.histogram("weir_step_seconds", "Time of the engine's steps.", engine.step_times);
+  out.counter("weir_failed_steps_total", "Steps that could not be computed.", engine.failed_steps);
+  out.gauge("weir_stalled_seconds", "Time with work but without a finished step.",
+            engine.stalled_seconds);
+  out.gauge("weir_http_connections", "Open connections.",
+            number(static_cast<uint64_t>(http.connections)));
+  out.counter("weir_http_requests_total", "Requests with a complete head.", http.requests);
+  out.counter("weir_http_refused_connections_total", "Connections beyond the limit.", http.refused);
+  out.counter("weir_http_clients_gone_total", "Clients that left before their answer was complete.",
+              http.gone);
+  return out.text();
+}
+
+}  // namespace weir
