@@ -18,6 +18,7 @@ namespace {
 
 struct ServeOptions {
   EngineFlags engine;
+  SamplingFlags sampling;
   std::string host = "127.0.0.1";
   uint16_t port = 8080;
   std::vector<std::string> cors;
@@ -101,9 +102,13 @@ Result<ApiServerOptions> server_options(const ServeOptions& options) {
   server.gate.max_waiting = options.queue;
   server.gate.max_wait = std::chrono::seconds(options.queue_seconds);
   server.stall_limit = std::chrono::seconds(options.stall_seconds);
-  server.model_name = !options.alias.empty()
-                          ? options.alias
-                          : std::filesystem::path(options.engine.model_path).stem().string();
+  Result<SamplingParams> sampling = options.sampling.sampling();
+  if (!sampling) return sampling.error();
+  server.openai.sampling = std::move(*sampling);
+  server.openai.version = std::string("weir-") + WEIR_VERSION;
+  server.openai.model_id = !options.alias.empty()
+                               ? options.alias
+                               : std::filesystem::path(options.engine.model_path).stem().string();
   if (!options.key_file.empty()) {
     const Result<std::string> text = read_text_file(options.key_file);
     if (!text) return text.error();
@@ -149,6 +154,7 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Serve the model over HTTP, as OpenAI's API");
   constexpr int64_t kMostSeconds = 24 * 3600;
   options->engine.add_to(*command);
+  options->sampling.add_to(*command);
   command->add_option("--host", options->host, "Address to listen on")->capture_default_str();
   command->add_option("--port", options->port, "Port to listen on (0: any that is free)")
       ->capture_default_str();

@@ -1,6 +1,5 @@
 #include "server/api_server.h"
 
-#include <ctime>
 #include <thread>
 
 namespace weir {
@@ -17,8 +16,6 @@ ApiServer::ApiServer(const Model& model, Engine& engine, ApiServerOptions& optio
       serving_{.model = model,
                .engine = engine,
                .gate = gate_,
-               .model_name = std::move(options.model_name),
-               .created = std::time(nullptr),
                .keys = keys_ ? &*keys_ : nullptr,
                .stall_limit = options.stall_limit} {}
 
@@ -27,6 +24,13 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Model& model, Engine& 
   std::unique_ptr<ApiServer> server(new ApiServer(model, engine, options));
   Router router;
   add_health_routes(router, server->serving_);
+  server->openai_ = std::make_unique<OpenAiApi>(
+      model, engine, std::move(options.openai),
+      [gate = &server->gate_](Request request, RequestEvents events, ResponseWriter& writer) {
+        return gate->submit(std::move(request), std::move(events), writer);
+      },
+      [](const Caller& caller) { return caller.tenant; });
+  server->openai_->add_routes(router);
   if (server->keys_) {
     options.http.authenticate = [keys = &*server->keys_](const HttpRequest& request) {
       return keys->find(request);

@@ -7,6 +7,7 @@
 
 #include "http/http_server.h"
 #include "server/api_keys.h"
+#include "server/openai/open_ai_api.h"
 #include "server/serving.h"
 
 namespace weir {
@@ -14,7 +15,7 @@ namespace weir {
 struct ApiServerOptions {
   HttpServerOptions http;
   GateOptions gate;
-  std::string model_name;
+  OpenAiOptions openai;
   std::optional<ApiKeys> keys;
   std::chrono::milliseconds stall_limit{60'000};
 };
@@ -41,7 +42,8 @@ class ApiServer {
   const std::optional<ApiKeys> keys_;
   RequestGate gate_;
   Serving serving_;
-  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<OpenAiApi> openai_;
+  std::unique_ptr<HttpServer> http_;  // the first to go: it calls all the others
 };
 
 }  // namespace weir

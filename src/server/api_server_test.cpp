@@ -17,7 +17,7 @@ class ApiServerTest : public testing::Test {
  protected:
   ApiServerTest() {
     options.http.port = 0;
-    options.model_name = "tiny";
+    options.openai.model_id = "tiny";
     engine_options.max_running = 2;
   }
   TestClient connect() {

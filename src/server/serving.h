@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <string>
 
 #include "engine/engine.h"
 #include "http/router.h"
@@ -19,8 +18,6 @@ struct Serving {
   const Model& model;
   Engine& engine;
   RequestGate& gate;
-  std::string model_name;         // as clients ask for it
-  int64_t created = 0;            // Unix time of the start
   const ApiKeys* keys = nullptr;  // null: everybody may ask
   // With work, and without a step for so long, the server is not healthy.
   std::chrono::milliseconds stall_limit{60'000};

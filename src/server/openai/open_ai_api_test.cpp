@@ -37,7 +37,7 @@ class OpenAiApiTest : public testing::Test {
           writer.on_gone([this, id] { engine_->cancel(id); });
           return std::optional<HttpResponse>();
         },
-        [](const Caller& caller) { return static_cast<uint32_t>(caller.tenant.size()); });
+        [](const Caller& caller) { return caller.tenant; });
     router_ = Router();
     api_->add_routes(router_);
   }
@@ -430,7 +430,7 @@ TEST_F(OpenAiApiTest, LastTurnAndTenantReachTheEngine) {
   request.path = "/v1/chat/completions";
   request.body = body.dump();
   request.headers = {{"x-conversation", "my chat"}};
-  request.caller.tenant = "abc";
+  request.caller.tenant = 3;
   EXPECT_EQ(wait(send(request)).status, 200);
   EXPECT_EQ(tenants_, std::set<uint32_t>{3});
   EXPECT_EQ(last_request_.conversation_name, "my chat");
