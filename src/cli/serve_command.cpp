@@ -131,6 +131,7 @@ int run(const ServeOptions& options) {
   Result<EngineOptions> engine_options = options.engine.engine_options(**model);
   if (!engine_options) return report(engine_options.error());
   engine_options->max_running = options.parallel;
+  if (server->keys) engine_options->tenants = server->keys->tenants();
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   const Result<Bytes> compute = expected_compute(**model, *device, *engine_options);
   if (!compute) return report(compute.error());

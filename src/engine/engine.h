@@ -33,6 +33,8 @@ class Engine {
 
   // Runs `work` on the engine's thread between steps, and waits for it.
   void with_core(const std::function<void(EngineCore&)>& work);
+  // The same without waiting. Dropped if the engine ends before.
+  void post(std::function<void(EngineCore&)> work);
 
   // As of the last finished step; stalled_seconds is of this moment.
   EngineStats stats() const;
@@ -43,7 +45,6 @@ class Engine {
  private:
   explicit Engine(std::unique_ptr<EngineCore> core);
   void loop();
-  void post(std::function<void(EngineCore&)> message);
   void publish();
 
   using Clock = std::chrono::steady_clock;

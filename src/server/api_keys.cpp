@@ -29,7 +29,7 @@ bool is_equal(std::string_view secret, std::string_view given) {
 }
 
 // A tenant's words after its key.
-Status read_word(std::string_view word, ApiKeys::Tenant& tenant, bool& is_admin) {
+Status read_word(std::string_view word, TenantOptions& tenant, bool& is_admin) {
   if (word == "admin") {
     is_admin = true;
     return {};
@@ -80,8 +80,9 @@ Status ApiKeys::add(std::string_view line, int number) {
   }
 
   auto tenant = std::find_if(tenants_.begin() + 1, tenants_.end(),
-                             [&](const Tenant& t) { return t.name == name; });
-  if (tenant == tenants_.end()) tenant = tenants_.insert(tenants_.end(), Tenant{name, {}, {}});
+                             [&](const TenantOptions& t) { return t.name == name; });
+  if (tenant == tenants_.end())
+    tenant = tenants_.insert(tenants_.end(), TenantOptions{name, {}, {}});
   Caller caller{static_cast<uint32_t>(tenant - tenants_.begin()), name, false};
   for (std::string_view word = next_word(rest); !word.empty(); word = next_word(rest)) {
     if (Status s = read_word(word, *tenant, caller.is_admin); !s.ok()) return s;

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/status.h"
+#include "engine/tenants.h"
 #include "http/http_types.h"
 
 namespace weir {
@@ -22,11 +22,6 @@ namespace weir {
 // the tenant may keep; an admin sees all tenants.
 class ApiKeys {
  public:
-  struct Tenant {
-    std::string name;
-    Bytes floor, ceiling;  // 0: none
-  };
-
   // `source` names the file in errors. Errors: invalid_input with the line's number; a file without
   // a key is one.
   static Result<ApiKeys> parse(std::string_view text, const std::string& source);
@@ -35,8 +30,9 @@ class ApiKeys {
   // and however much of it is right.
   std::optional<Caller> find(const HttpRequest& request) const;
 
-  // By Caller::tenant. The first, without a name, is for those who need no key.
-  const std::vector<Tenant>& tenants() const { return tenants_; }
+  // By Caller::tenant, for EngineOptions::tenants. The first, without a name, is for who needs no
+  // key.
+  const std::vector<TenantOptions>& tenants() const { return tenants_; }
 
  private:
   struct Key {
@@ -45,7 +41,7 @@ class ApiKeys {
   };
   Status add(std::string_view line, int number);
 
-  std::vector<Tenant> tenants_{Tenant{}};
+  std::vector<TenantOptions> tenants_{TenantOptions{}};
   std::vector<Key> keys_;
 };
 

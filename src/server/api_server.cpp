@@ -24,6 +24,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Model& model, Engine& 
   std::unique_ptr<ApiServer> server(new ApiServer(model, engine, options));
   Router router;
   add_health_routes(router, server->serving_);
+  add_kv_routes(router, server->serving_);
   server->openai_ = std::make_unique<OpenAiApi>(
       model, engine, std::move(options.openai),
       [gate = &server->gate_](Request request, RequestEvents events, ResponseWriter& writer) {

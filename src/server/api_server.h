@@ -23,7 +23,8 @@ struct ApiServerOptions {
 // An engine served over HTTP, from start() on.
 class ApiServer {
  public:
-  // `model` and `engine` must outlive it. Errors: as HttpServer::start.
+  // `model` and `engine` must outlive it; the engine has the keys' tenants. Errors: as
+  // HttpServer::start.
   static Result<std::unique_ptr<ApiServer>> start(const Model& model, Engine& engine,
                                                   ApiServerOptions options);
   // At once: running replies are cut and their connections closed.

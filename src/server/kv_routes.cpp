@@ -1,0 +1,216 @@
+// /v1/kv: where the memory is. /v1/kv/conversations: what is kept by name, and what can be done
+// with it.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/conversations.h"
+#include "server/api_keys.h"
+#include "server/serving.h"
+
+namespace weir {
+namespace {
+
+using nlohmann::json;
+using Writer = std::shared_ptr<ResponseWriter>;
+
+HttpResponse json_response(const json& body, int status = 200) {
+  return {
+      status, "application/json", body.dump(-1, ' ', false, json::error_handler_t::replace), {}};
+}
+
+// --- /v1/kv ------------------------------------------------------------------------------------
+
+json tenant_json(EngineCore& core, const ApiKeys* keys, uint32_t id) {
+  json result = {{"bytes", core.cache().bytes_of(core.tenants().name_space(id)).v},
+                 {"conversations", core.conversations().list(id).size()}};
+  if (keys) {
+    const TenantOptions& tenant = keys->tenants()[id];
+    result["name"] = tenant.name;
+    result["floor"] = tenant.floor.v;
+    result["ceiling"] = tenant.ceiling.v;
+  }
+  return result;
+}
+
+json budget_json(const EngineStats& stats) {
+  json tags = json::object();
+  for (int i = 0; i < kTagCount; ++i) {
+    tags[tag_name(static_cast<Tag>(i))] = stats.kv_by_tag[static_cast<size_t>(i)].v;
+  }
+  return {{"limit", stats.kv_limit.v},
+          {"used", stats.kv_used.v},
+          {"peak", stats.kv_peak.v},
+          {"by_tag", tags},
+          {"by_layer_kind", {{"global", stats.kv.global.v}, {"local", stats.kv.local.v}}},
+          {"compute", stats.compute_bytes.v}};
+}
+
+// An administrator sees the ledger and every tenant; the others see themselves.
+json kv_json(EngineCore& core, const Serving& serving, const Caller& caller) {
+  json result = {{"object", "kv"}, {"tenant", tenant_json(core, serving.keys, caller.tenant)}};
+  if (!caller.is_admin) return result;
+  result.update(budget_json(core.stats()));
+  json tenants = json::array();
+  for (size_t id = 0; id < core.tenants().size(); ++id) {
+    tenants.push_back(tenant_json(core, serving.keys, static_cast<uint32_t>(id)));
+  }
+  result["tenants"] = std::move(tenants);
+  return result;
+}
+
+// --- /v1/kv/conversations --------------------------------------------------------------------
+
+json conversation_json(const ConversationInfo& info) {
+  json points = json::array();
+  for (const ChainBytes::Point& point : info.restart_points) points.push_back(point.tokens);
+  return {{"object", "kv.conversation"},
+          {"name", info.name},
+          {"tokens", info.tokens},
+          {"cached_tokens", info.in_kv},
+          {"unique_bytes", info.unique.v},
+          {"shared_bytes", info.shared.v},
+          {"restart_points", points},
+          {"pinned", info.is_pinned},
+          {"idle_seconds", std::round(info.idle_seconds * 1000) / 1000}};
+}
+
+HttpResponse refused(const Status& error) {
+  // Here room is what pins and checkpoints may take, not the length of a prompt.
+  if (error.code() == Code::over_budget) {
+    return error_response(409, "invalid_request_error", "over_budget", error.message());
+  }
+  return response_to(error);
+}
+
+HttpResponse inspected(EngineCore& core, uint32_t tenant, const std::string& name) {
+  const Result<ConversationInfo> info = core.conversations().inspect(tenant, name);
+  return info ? json_response(conversation_json(*info)) : refused(info.error());
+}
+
+// The body's object; empty without a body. Nothing if it is something else.
+std::optional<json> body_object(const HttpRequest& request) {
+  if (request.body.empty()) return json::object();
+  json body = json::parse(request.body, nullptr, false);
+  if (!body.is_object()) return std::nullopt;
+  return body;
+}
+
+// What is done with a conversation, on the engine's thread. Its answer is the conversation's
+// description then, unless there is another.
+using Deed = std::function<Result<std::string>(Conversations& all, uint32_t tenant,
+                                               const std::string& name, const json& body)>;
+
+Deed simple(Status (Conversations::*method)(TenantId, std::string_view)) {
+  return [method](Conversations& all, uint32_t tenant, const std::string& name,
+                  const json&) -> Result<std::string> {
+    if (Status s = (all.*method)(tenant, name); !s.ok()) return s;
+    return name;
+  };
+}
+
+Result<std::string> checkpoint(Conversations& all, uint32_t tenant, const std::string& name,
+                               const json&) {
+  const Result<int64_t> tokens = all.checkpoint(tenant, name);
+  if (!tokens) return tokens.error();
+  return name;
+}
+
+Result<std::string> rewind(Conversations& all, uint32_t tenant, const std::string& name,
+                           const json& body) {
+  const auto tokens = body.find("tokens");
+  if (tokens == body.end() || !tokens->is_number_unsigned() ||
+      tokens->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    return Status(Code::invalid_input, "give {\"tokens\": N}, how many to keep");
+  }
+  if (Status s = all.rewind(tenant, name, tokens->get<int64_t>()); !s.ok()) return s;
+  return name;
+}
+
+Result<std::string> fork(Conversations& all, uint32_t tenant, const std::string& name,
+                         const json& body) {
+  const auto to = body.find("to");
+  if (to == body.end() || !to->is_string()) {
+    return Status(Code::invalid_input, "give {\"to\": NAME}, the name of the fork");
+  }
+  const std::string fork_name = to->get<std::string>();
+  if (Status s = all.fork(tenant, name, fork_name); !s.ok()) return s;
+  return fork_name;
+}
+
+class Routes {
+ public:
+  Routes(Router& router, Serving& serving) : router_(router), serving_(serving) {}
+
+  // `work` makes the answer between two steps; the handler does not wait for that.
+  template <typename Work>
+  void between_steps(std::string_view method, std::string_view pattern, Work work) {
+    router_.add(method, pattern,
+                [serving = &serving_, work](const HttpRequest& request, Writer writer) {
+                  const auto name = request.params.find("name");
+                  serving->engine.post(
+                      [serving, work, writer = std::move(writer), caller = request.caller,
+                       name = name == request.params.end() ? std::string() : name->second](
+                          EngineCore& core) { writer->send(work(core, *serving, caller, name)); });
+                });
+  }
+
+  void deed(const std::string& name, Deed deed) {
+    router_.add("POST", "/v1/kv/conversations/{name}/" + name,
+                [serving = &serving_, deed](const HttpRequest& request, Writer writer) {
+                  const std::optional<json> body = body_object(request);
+                  if (!body) {
+                    writer->send(error_response(400, "invalid_request_error", {},
+                                                "the body is not a JSON object"));
+                    return;
+                  }
+                  serving->engine.post([deed, body = *body, writer = std::move(writer),
+                                        tenant = request.caller.tenant,
+                                        name = request.params.at("name")](EngineCore& core) {
+                    const Result<std::string> shown =
+                        deed(core.conversations(), tenant, name, body);
+                    writer->send(shown ? inspected(core, tenant, *shown) : refused(shown.error()));
+                  });
+                });
+  }
+
+ private:
+  Router& router_;
+  Serving& serving_;
+};
+
+HttpResponse list_all(EngineCore& core, const Serving&, const Caller& caller, const std::string&) {
+  json data = json::array();
+  for (const ConversationInfo& info : core.conversations().list(caller.tenant)) {
+    data.push_back(conversation_json(info));
+  }
+  return json_response({{"object", "list"}, {"data", std::move(data)}});
+}
+
+HttpResponse remove(EngineCore& core, const Serving&, const Caller& caller,
+                    const std::string& name) {
+  if (Status s = core.conversations().remove(caller.tenant, name); !s.ok()) return refused(s);
+  return json_response({{"object", "kv.conversation.deleted"}, {"name", name}, {"deleted", true}});
+}
+
+}  // namespace
+
+void add_kv_routes(Router& router, Serving& serving) {
+  Routes routes(router, serving);
+  routes.between_steps("GET", "/v1/kv",
+                       [](EngineCore& core, const Serving& s, const Caller& caller,
+                          const std::string&) { return json_response(kv_json(core, s, caller)); });
+  routes.between_steps("GET", "/v1/kv/conversations", list_all);
+  routes.between_steps(
+      "GET", "/v1/kv/conversations/{name}",
+      [](EngineCore& core, const Serving&, const Caller& caller, const std::string& name) {
+        return inspected(core, caller.tenant, name);
+      });
+  routes.between_steps("DELETE", "/v1/kv/conversations/{name}", remove);
+  routes.deed("pin", simple(&Conversations::pin));
+  routes.deed("unpin", simple(&Conversations::unpin));
+  routes.deed("checkpoint", checkpoint);
+  routes.deed("rewind", rewind);
+  routes.deed("fork", fork);
+}
+
+}  // namespace weir

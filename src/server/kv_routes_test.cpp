@@ -1,0 +1,142 @@
+// /v1/kv and /v1/kv/conversations through a server with keys.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/testing/tiny_engine.h"
+#include "http/testing/test_client.h"
+#include "server/api_server.h"
+
+namespace weir {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kAlice = "Authorization: Bearer a-key\r\n";
+constexpr const char* kBob = "Authorization: Bearer b-key\r\n";
+constexpr const char* kRoot = "Authorization: Bearer r-key\r\n";
+
+class KvRoutesTest : public testing::Test {
+ protected:
+  KvRoutesTest() {
+    ApiServerOptions options;
+    options.http.port = 0;
+    options.keys = *ApiKeys::parse(
+        "alice:a-key floor=64KiB ceiling=8MiB\nbob:b-key\nroot:r-key admin", "keys");
+    EngineOptions engine_options = reuse_options();
+    engine_options.tenants = options.keys->tenants();
+    engine = std::move(*Engine::create(tiny_model(), cpu_device(), engine_options));
+    server = std::move(*ApiServer::start(tiny_model(), *engine, std::move(options)));
+  }
+  // A conversation of that name, 200 tokens of prompt and 10 of reply.
+  void talk(uint32_t tenant, const std::string& name) {
+    Request request = greedy(std::vector<Token>(200, static_cast<Token>(300 + tenant)), 10);
+    request.ignore_end = true;
+    request.tenant = tenant;
+    request.conversation_name = name;
+    EXPECT_EQ(engine->run(request).reason, FinishReason::length);
+  }
+  struct Answer {
+    int status = 0;
+    json body;
+  };
+  Answer ask(const std::string& method, const std::string& path, const char* key,
+             const std::string& body = "") {
+    const TestClient::Response response =
+        TestClient(server->http().port())
+            .ask(method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                 std::to_string(body.size()) + "\r\n" + key + "\r\n" + body);
+    return {response.status, json::parse(response.body, nullptr, false)};
+  }
+  std::vector<std::string> names(const char* key) {
+    std::vector<std::string> result;
+    for (const json& one : ask("GET", "/v1/kv/conversations", key).body.at("data")) {
+      result.push_back(one.at("name"));
+    }
+    return result;
+  }
+
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<ApiServer> server;
+};
+
+TEST_F(KvRoutesTest, ATenantSeesItsOwnShareAndAnAdministratorAll) {
+  talk(1, "chat");
+  const json alice = ask("GET", "/v1/kv", kAlice).body;
+  EXPECT_EQ(alice.at("tenant").at("name"), "alice");
+  EXPECT_GT(alice.at("tenant").at("bytes"), 0);
+  EXPECT_EQ(alice.at("tenant").at("ceiling"), 8 * kMiB);
+  EXPECT_EQ(alice.at("tenant").at("conversations"), 1);
+  EXPECT_FALSE(alice.contains("used"));
+  EXPECT_FALSE(alice.contains("tenants"));
+  EXPECT_EQ(ask("GET", "/v1/kv", kBob).body.at("tenant").at("bytes"), 0);
+
+  const json root = ask("GET", "/v1/kv", kRoot).body;
+  EXPECT_EQ(root.at("limit"), 64 * kMiB);
+  int64_t sum = 0;
+  for (const auto& [tag, bytes] : root.at("by_tag").items()) sum += bytes.get<int64_t>();
+  EXPECT_EQ(sum, root.at("used"));
+  ASSERT_EQ(root.at("tenants").size(), 4u);
+  EXPECT_EQ(root.at("tenants")[1], alice.at("tenant"));
+}
+
+TEST_F(KvRoutesTest, OneTenantNeverSeesAnothersConversations) {
+  talk(1, "chat");
+  talk(2, "other");
+  EXPECT_EQ(names(kAlice), std::vector<std::string>{"chat"});
+  EXPECT_EQ(names(kBob), std::vector<std::string>{"other"});
+  for (const char* what : {"pin", "unpin", "checkpoint"}) {
+    EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/" + std::string(what), kBob).status, 404);
+  }
+  EXPECT_EQ(ask("GET", "/v1/kv/conversations/chat", kBob).status, 404);
+  EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/fork", kBob, R"({"to":"x"})").status, 404);
+  EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/rewind", kBob, R"({"tokens":1})").status, 404);
+  EXPECT_EQ(ask("DELETE", "/v1/kv/conversations/chat", kBob).status, 404);
+  EXPECT_EQ(ask("GET", "/v1/kv/conversations", "").status, 401);
+  EXPECT_EQ(names(kAlice), std::vector<std::string>{"chat"});
+}
+
+TEST_F(KvRoutesTest, AConversationCanBePinnedCheckpointedRewoundForkedAndDeleted) {
+  talk(1, "a/b c");
+  const std::string path = "/v1/kv/conversations/a%2Fb%20c";
+  const json chat = ask("GET", path, kAlice).body;
+  EXPECT_EQ(chat.at("name"), "a/b c");
+  EXPECT_GE(chat.at("tokens"), 209);
+  EXPECT_GT(chat.at("cached_tokens"), 150);
+  EXPECT_GT(chat.at("unique_bytes"), 0);
+  EXPECT_EQ(chat.at("pinned"), false);
+
+  EXPECT_EQ(ask("POST", path + "/pin", kAlice).body.at("pinned"), true);
+  EXPECT_EQ(ask("POST", path + "/unpin", kAlice).body.at("pinned"), false);
+  EXPECT_EQ(ask("POST", path + "/checkpoint", kAlice).status, 200);
+  const Answer fork = ask("POST", path + "/fork", kAlice, R"({"to":"branch"})");
+  EXPECT_EQ(fork.status, 200);
+  EXPECT_EQ(fork.body.at("name"), "branch");
+  EXPECT_EQ(fork.body.at("tokens"), chat.at("tokens"));
+  EXPECT_GT(fork.body.at("shared_bytes"), 0);
+  EXPECT_EQ(ask("POST", path + "/fork", kAlice, R"({"to":"branch"})").status, 400);
+  EXPECT_EQ(ask("POST", path + "/rewind", kAlice, R"({"tokens":64})").body.at("tokens"), 64);
+  EXPECT_EQ(ask("GET", "/v1/kv/conversations/branch", kAlice).body.at("tokens"), chat.at("tokens"));
+  EXPECT_EQ(ask("DELETE", path, kAlice).body.at("deleted"), true);
+  EXPECT_EQ(ask("DELETE", path, kAlice).status, 404);
+  EXPECT_EQ(names(kAlice), std::vector<std::string>{"branch"});
+}
+
+TEST_F(KvRoutesTest, BadBodiesAreRefused) {
+  talk(1, "chat");
+  for (const char* body :
+       {"", "{}", "[]", "{", "{\"tokens\":-1}", "{\"tokens\":\"1\"}", "{\"tokens\":1e3}",
+        "{\"tokens\":99999}", "{\"tokens\":1e99}", "{\"tokens\":18446744073709551615}", "\xff"}) {
+    EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/rewind", kAlice, body).status, 400) << body;
+  }
+  for (const char* body : {"", "{\"to\":1}", "{\"to\":\"\"}", "{\"to\":\"a\\u0000\"}"}) {
+    EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/fork", kAlice, body).status, 400) << body;
+  }
+  const std::string deep(100'000, '[');
+  EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/rewind", kAlice, deep).status, 400);
+  EXPECT_EQ(ask("GET", "/v1/kv/conversations/%ff", kAlice).status, 404);
+  EXPECT_EQ(ask("PUT", "/v1/kv/conversations/chat", kAlice).status, 405);
+}
+
+}  // namespace
+}  // namespace weir
