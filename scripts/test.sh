@@ -117,7 +117,7 @@ if build release "$root/build"; then
 fi
 
 say "address and undefined behaviour sanitizers"
-names=(base geometry kv plan attention model engine)
+names=(base geometry kv plan attention model engine http server)
 if build asan "$root/build-asan" -- "${names[@]/%/_test}"; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
   for name in "${names[@]}"; do
@@ -126,7 +126,7 @@ if build asan "$root/build-asan" -- "${names[@]/%/_test}"; then
 fi
 
 say "thread sanitizer"
-names=(kv attention engine)
+names=(kv attention engine http server)
 if build tsan "$root/build-tsan" -- "${names[@]/%/_test}"; then
   # ggml's own threads are not instrumented: its barriers are invisible here, so the tests that go
   # through a ggml graph on several threads are left to the other builds; and so are those that

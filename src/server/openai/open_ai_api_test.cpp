@@ -22,8 +22,9 @@ class OpenAiApiTest : public testing::Test {
   OpenAiApiTest() { start(tiny_options()); }
   ~OpenAiApiTest() override { api_.reset(); }
 
-  void start(const EngineOptions& engine_options) {
+  void start(EngineOptions engine_options) {
     api_.reset();
+    engine_options.tenants.resize(4);
     engine_ = *Engine::create(tiny_model(), cpu_device(), engine_options);
     OpenAiOptions options;
     options.model_id = "weir-tiny";
