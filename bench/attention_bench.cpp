@@ -3,6 +3,7 @@
 //
 // attention_bench prints weir's and ggml's times pair by pair, taken in turn, with the share of the
 // fused multiply-add peak and of the read bandwidth that were measured in the same run.
+// attention_bench --types compares every KV type with f16.
 // attention_bench --benchmark_filter=. runs Google Benchmark's cases instead.
 #include <benchmark/benchmark.h>
 #include <ggml-cpu.h>
@@ -17,6 +18,7 @@
 #include <ctime>
 #include <functional>
 #include <random>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -178,6 +180,7 @@ struct Shape {
   bool huge;
   int64_t window = 0;  // 0: global
   int n_heads = 4, n_kv_heads = 1, dim = 256;
+  KvType type = KvType::f16;
 };
 
 // weir's side: blocks of 26 layers' K and V, as in a pool, of which one layer is measured. Decoding
@@ -190,7 +193,11 @@ class WeirCase {
               .n_kv_heads = s.n_kv_heads,
               .k_dim = s.dim,
               .v_dim = s.dim,
-              .block_tokens = s.block_tokens};
+              .k_type = s.type,
+              .v_type = s.type,
+              .block_tokens = s.block_tokens,
+              .k_rotated = is_rotated(s.type, KvRotation::automatic),
+              .v_rotated = is_rotated(s.type, KvRotation::automatic)};
     const int64_t k = s.n_kv_heads * k_tile_bytes(shape_), v = s.n_kv_heads * v_tile_bytes(shape_);
     const int64_t n_blocks = ceil_div(s.n_past + s.n_new, s.block_tokens);
     memory_ = std::make_unique<Memory>(n_blocks * layers * (k + v), s.huge);
@@ -209,7 +216,8 @@ class WeirCase {
     std::minstd_rand random(1);
     std::uniform_real_distribution<float> uniform(-1, 1);
     auto* half = reinterpret_cast<uint16_t*>(memory_->data());
-    // Halves of random sign and a magnitude between 1/4 and 1.
+    // Halves of random sign and a magnitude between 1/4 and 1: also scales of quantized rows, whose
+    // integers may be anything.
     for (int64_t i = 0; i < memory_->bytes() / 2; ++i) {
       half[i] = static_cast<uint16_t>((random() & 0x83ff) | 0x3400);
     }
@@ -244,7 +252,7 @@ class WeirCase {
     const auto keys =
         static_cast<double>(s_.window ? std::min(s_.n_past + s_.n_new, s_.window + s_.n_new - 1)
                                       : s_.n_past + s_.n_new);
-    return keys * s_.n_kv_heads * s_.dim * 2 * 2 * layers_;
+    return keys * static_cast<double>(s_.n_kv_heads * kv_row_bytes(s_.type, s_.dim) * 2 * layers_);
   }
   const Memory& memory() const { return *memory_; }
 
@@ -325,6 +333,11 @@ class GgmlCase {
   std::vector<uint8_t> work_;
 };
 
+double median(std::vector<double>& x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
 // Median of pairs taken in turn, so that what else the machine does falls on both.
 struct Pair {
   double weir_s, ggml_s, ratio;
@@ -343,10 +356,6 @@ Pair measure(WeirCase& weir, GgmlCase& ggml, Team& team, int pairs) {
     b.push_back(t2 - t1);
     ratio.push_back((t2 - t1) / (t1 - t0));
   }
-  const auto median = [](std::vector<double>& x) {
-    std::sort(x.begin(), x.end());
-    return x[x.size() / 2];
-  };
   return {median(a), median(b), median(ratio)};
 }
 
@@ -399,6 +408,47 @@ void table(int pairs) {
   }
 }
 
+// Every KV type beside f16, in turn; one thread, CPU time.
+void types(int pairs) {
+  Team team(1);
+  std::printf("%-22s %-6s %10s %10s %9s %8s\n", "", "", "ms", "f16 ms", "GB/s", "x f16");
+  for (const auto& [n_past, n_new] : {std::pair<int64_t, int64_t>{4095, 1},
+                                      {16383, 1},
+                                      {32767, 1},
+                                      {4096, 512},
+                                      {16384, 512}}) {
+    Shape base{n_past, n_new, 32, true};
+    const int layers = layers_for(base);
+    WeirCase f16(base, layers, 1);
+    f16.run(team);
+    for (const KvType type :
+         {KvType::f32, KvType::bf16, KvType::q8_0, KvType::q6_0, KvType::q5_0, KvType::q4_0}) {
+      Shape s = base;
+      s.type = type;
+      WeirCase other(s, layers, 1);
+      other.run(team);
+      std::vector<double> a, b, ratio;
+      for (int i = 0; i < pairs; ++i) {
+        const double t0 = now(1);
+        other.run(team);
+        const double t1 = now(1);
+        f16.run(team);
+        const double t2 = now(1);
+        a.push_back(t1 - t0);
+        b.push_back(t2 - t1);
+        ratio.push_back((t2 - t1) / (t1 - t0));
+      }
+      char name[64];
+      std::snprintf(name, sizeof name, "%s at %lld", n_new > 1 ? "prefill 512" : "decode",
+                    static_cast<long long>(n_past + (n_new == 1)));
+      std::printf("%-22s %-6s %10.3f %10.3f %9.1f %8.2f\n", name, kv_type_name(type),
+                  median(a) * 1e3 / layers, median(b) * 1e3 / layers,
+                  other.kv_bytes() / median(a) / 1e9, median(ratio));
+      std::fflush(stdout);
+    }
+  }
+}
+
 // Args: n_past, n_new, B, threads.
 void attend_case(benchmark::State& state) {
   const Shape s{state.range(0), state.range(1), static_cast<int>(state.range(2)), true};
@@ -421,6 +471,10 @@ BENCHMARK(attend_case)
 int main(int argc, char** argv) {
   if (argc == 1) {
     weir::table(5);
+    return 0;
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "--types") {
+    weir::types(5);
     return 0;
   }
   benchmark::Initialize(&argc, argv);

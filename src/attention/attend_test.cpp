@@ -66,6 +66,8 @@ Case random_case(uint64_t seed) {
   c.shape.v_dim = is_quantized(c.shape.v_type) ? r.of({32, 64, 96, 128, 160})
                                                : r.of({16, 32, 64, 80, 96, 128, 7, 24, 1, 50});
   c.shape.block_tokens = r.of({16, 32, 64});
+  c.shape.k_rotated = r.of({false, true});
+  c.shape.v_rotated = r.of({false, true});
   c.params.scale = 1.0f / std::sqrt(static_cast<float>(c.shape.k_dim));
   c.params.softcap = r.of({0.0f, 0.0f, 2.0f, 30.0f});
   c.params.sinks = r.of({false, true}) ? kSinks : nullptr;
@@ -125,6 +127,35 @@ TEST(Attend, HeadSizesOfRealModels) {
       c.rows = {{0, 250, 20}, {1, 300, 1}};
       const auto truth = truth_of(c);
       for_every_target([&] { EXPECT_EQ(first_error(truth, run(c)), "") << c; });
+    }
+  }
+}
+
+// In f32 nothing is lost by rotating: what is left is rounding, about log2(dim) units.
+TEST(Attend, RotationsCancel) {
+  for (const int dim : {32, 80, 96, 192, 256}) {
+    Case c;
+    c.shape = {.n_heads = 4,
+               .n_kv_heads = 2,
+               .k_dim = dim,
+               .v_dim = dim,
+               .k_type = KvType::f32,
+               .v_type = KvType::f32,
+               .block_tokens = 16};
+    c.params = {.scale = 1.0f / std::sqrt(static_cast<float>(dim)), .softcap = 20, .sinks = kSinks};
+    c.rows = {{0, 300, 5}};
+    const auto plain = run(c);
+    for (const auto& [k, v] : {std::pair{true, false}, {false, true}, {true, true}}) {
+      c.shape.k_rotated = k;
+      c.shape.v_rotated = v;
+      const auto rotated = run(c);
+      EXPECT_FALSE(same_bits(rotated, plain));
+      double error = 0, power = 0;
+      for (size_t i = 0; i < plain.size(); ++i) {
+        error += std::pow(double{rotated[i]} - plain[i], 2);
+        power += std::pow(double{plain[i]}, 2);
+      }
+      EXPECT_LT(error / power, 1e-11) << c;
     }
   }
 }

@@ -206,7 +206,9 @@ ggml_tensor* AttentionBatch::attend(ggml_context* ctx, int layer, const Attentio
               .v_dim = l.v_dim,
               .k_type = g.k_type,
               .v_type = g.v_type,
-              .block_tokens = g.block_tokens};
+              .block_tokens = g.block_tokens,
+              .k_rotated = g.k_rotated,
+              .v_rotated = g.v_rotated};
   check_rows(q, l.k_dim, op.shape.n_heads, b.tokens);
   SlotRows& rows = b.rows_of(group, slot);
   op.sequences = rows.sequences;

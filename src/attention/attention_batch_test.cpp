@@ -86,7 +86,9 @@ testing::Case case_of(const KvLayout& layout, int layer, int source) {
              .v_dim = l.v_dim,
              .k_type = g.k_type,
              .v_type = g.v_type,
-             .block_tokens = g.block_tokens};
+             .block_tokens = g.block_tokens,
+             .k_rotated = g.k_rotated,
+             .v_rotated = g.v_rotated};
   c.retention = g.retention;
   c.seed = static_cast<uint64_t>(source + 1);
   return c;

@@ -25,6 +25,8 @@ struct HeadShape {
   int k_dim = 0, v_dim = 0;
   KvType k_type = KvType::f16, v_type = KvType::f16;
   int block_tokens = 0;
+  // Rows are stored Hadamard-rotated: q turns as K does, and the result is turned back as V was.
+  bool k_rotated = false, v_rotated = false;
   bool operator==(const HeadShape&) const = default;
 };
 

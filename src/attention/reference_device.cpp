@@ -5,6 +5,7 @@
 #include "attention/kv_device.h"
 #include "attention/tile_memory.h"
 #include "kv/codec.h"
+#include "kv/hadamard.h"
 
 namespace weir {
 namespace {
@@ -28,12 +29,13 @@ void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, in
   const int kv_head = head / (shape.n_heads / shape.n_kv_heads);
   const double scale = args.params.scale, cap = args.params.softcap;
   std::vector<double> score;
-  std::vector<float> k(shape.k_dim), v(shape.v_dim);
+  std::vector<float> k(shape.k_dim), v(shape.v_dim), turned(q, q + shape.k_dim);
+  if (shape.k_rotated) hadamard(std::span<float>(turned));
   for (int64_t row = first; row <= last; ++row) {
     const Place at = place_of(shape, s, row, kv_head);
     codec_of(shape.k_type).decode_k(at.k, shape.block_tokens, at.row, k);
     double dot = 0;
-    for (int d = 0; d < shape.k_dim; ++d) dot += static_cast<double>(q[d]) * k[d];
+    for (int d = 0; d < shape.k_dim; ++d) dot += static_cast<double>(turned[d]) * k[d];
     dot *= scale;
     score.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
   }
@@ -48,6 +50,7 @@ void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, in
     codec_of(shape.v_type).decode_v(at.v, shape.block_tokens, at.row, v);
     for (int d = 0; d < shape.v_dim; ++d) sum[d] += p * v[d];
   }
+  if (shape.v_rotated) hadamard(std::span<double>(sum));
   for (int d = 0; d < shape.v_dim; ++d) out[d] = static_cast<float>(sum[d] / denom);
 }
 
@@ -63,12 +66,13 @@ class ReferenceDevice final : public KvDevice {
         for (int h = 0; h < shape.n_kv_heads; ++h) {
           const Place at = place_of(shape, s, s.n_past + i, h);
           const int B = shape.block_tokens;
-          codec_of(shape.k_type)
-              .encode_k(at.k, B, at.row,
-                        {args.k.row(s.token_begin + i, h), static_cast<size_t>(shape.k_dim)});
-          codec_of(shape.v_type)
-              .encode_v(at.v, B, at.row,
-                        {args.v.row(s.token_begin + i, h), static_cast<size_t>(shape.v_dim)});
+          const float* k = args.k.row(s.token_begin + i, h);
+          const float* v = args.v.row(s.token_begin + i, h);
+          std::vector<float> key(k, k + shape.k_dim), value(v, v + shape.v_dim);
+          if (shape.k_rotated) hadamard(std::span<float>(key));
+          if (shape.v_rotated) hadamard(std::span<float>(value));
+          codec_of(shape.k_type).encode_k(at.k, B, at.row, key);
+          codec_of(shape.v_type).encode_v(at.v, B, at.row, value);
         }
       }
     }

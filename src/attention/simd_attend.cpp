@@ -4,6 +4,7 @@
 
 #include "attention/attend_work.h"
 #include "attention/simd_targets.h"
+#include "kv/hadamard.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_attend.cpp"
@@ -76,9 +77,18 @@ class TileWorker {
         const int row = first + r;
         const float* from = args_.q.row(sequence(tile).token_begin + tile.first_new + row / heads_,
                                         tile.kv_head * heads_ + row % heads_);
-        for (int i = 0; i < shape_.k_dim; ++i) to[i * n + r] = from[i] * factor;
+        if (shape_.k_rotated) from = rotated(from);
+        for (int i = 0; i < shape_.k_dim; ++i) {
+          to[i * n + r] = from[chain_element(shape_.k_type, i)] * factor;
+        }
       }
     }
+  }
+
+  const float* rotated(const float* query) {
+    std::copy_n(query, shape_.k_dim, memory_.row);
+    hadamard(std::span<float>(memory_.row, static_cast<size_t>(shape_.k_dim)));
+    return memory_.row;
   }
 
   // The part's keys that some row of the tile reads, and per token which ones.
@@ -197,6 +207,9 @@ class TileWorker {
       const float* sinks = args_.params.sinks;
       finish_row(sinks ? sinks + tile.kv_head * heads_ + row % heads_ : nullptr, shape_.v_dim,
                  memory_.max[row], memory_.denom[row], out_row(tile, row));
+      if (shape_.v_rotated) {
+        hadamard(std::span<float>(out_row(tile, row), static_cast<size_t>(shape_.v_dim)));
+      }
     }
   }
 

@@ -179,26 +179,56 @@ struct Weigh {
   }
 };
 
+// Tiles of many rows unpack what they read once and for all rows; the same bits either way.
+template <QuantizedType T>
+struct Score<T> {
+  static HWY_NOINLINE void run(const PartKeys& part, int rows, int k_dim, const float* q,
+                               float* scores) {
+    constexpr int kStep = kBlockVectors * kLanes;
+    const ptrdiff_t B = part.block_tokens;
+    for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
+      const KeyVectors<T> keys = key_vectors<T>(part, key);
+      const ValuesAhead ahead = values_ahead(part, key, k_dim);
+      float* to = scores + key;
+      switch (rows) {
+        case 1:
+          score_few<T, 1>(keys, ahead, B, k_dim, q, to);
+          break;
+        case 2:
+          score_few<T, 2>(keys, ahead, B, k_dim, q, to);
+          break;
+        case 3:
+          score_few<T, 3>(keys, ahead, B, k_dim, q, to);
+          break;
+        case 4:
+          score_few<T, 4>(keys, ahead, B, k_dim, q, to);
+          break;
+        default:
+          score_many<T>(keys, ahead, B, k_dim, rows, q, to);
+      }
+    }
+  }
+};
+
 template <QuantizedType T>
 struct Weigh<T> {
   static HWY_NOINLINE void run(const ValueRange& keys, int rows, int v_dim, const float* p,
                                float* sums) {
-    HWY_ALIGN float weights[kBlockRows * kScoreStride];
+    HWY_ALIGN float scales[kPartRows];
     const ptrdiff_t stride = static_cast<ptrdiff_t>(sum_stride(v_dim));
     const int B = keys.block_tokens;
+    const ptrdiff_t part_bytes = B * (2 + QuantizedBlock<T::kBits>::kBytes);
+    const ptrdiff_t share = keys.ahead_bytes * kQuantizedElements / v_dim;
     for (int column = 0; column < v_dim; column += kQuantizedElements) {
-      const ptrdiff_t part_bytes = B * (2 + QuantizedBlock<T::kBits>::kBytes);
-      const ptrdiff_t share = keys.ahead_bytes * kQuantizedElements / v_dim;
       const ptrdiff_t index = column / kQuantizedElements;
       const ValuePart part{keys, column, index * part_bytes, index * share, share / B};
-      for (int r = 0; r < rows; r += kBlockRows) {
-        const int n = HWY_MIN(rows - r, kBlockRows);
-        scale_weights<T>(part, n, p + r * kScoreStride, weights);
-        if (r == 0 && keys.ahead) {
-          weigh_part_rows<T, true>(n, part, weights, sums, stride);
-        } else {
-          weigh_part_rows<T, false>(n, part, weights, sums + r * stride, stride);
-        }
+      load_part_scales(part, scales);
+      if (rows > kFewRows) {
+        weigh_many<T>(rows, part, scales, p, sums, stride);
+      } else if (keys.ahead) {
+        weigh_few<T, true>(rows, part, scales, p, sums, stride);
+      } else {
+        weigh_few<T, false>(rows, part, scales, p, sums, stride);
       }
     }
   }

@@ -1,9 +1,9 @@
-// The products over quantized tiles: integers are widened in registers, scales stay out of the inner
-// loops. Included once per Highway target.
+// The products over quantized tiles. An integer of 8 bits times an f16 scale is exact in f32: the
+// products are those over the float tiles of the same values, bit by bit, but that the elements of a
+// head come in the order in which they are unpacked. Included once per Highway target.
 //
-// A score is, over the head's blocks of 32 in order, a chain of fused multiply-adds of scale and
-// block sum; a block sum one chain over its elements in the order in which they are unpacked. In a
-// weighted sum the scale belongs to the key's weight: weight * scale, rounded, times the integer.
+// A few rows of queries (a token's heads) unpack in registers on the way. Many rows (a prompt's
+// tokens) share what is unpacked once, into a buffer of 32 KiB on the stack.
 #if defined(WEIR_ATTENTION_SIMD_QUANTIZED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEIR_ATTENTION_SIMD_QUANTIZED_INL_H_
 #undef WEIR_ATTENTION_SIMD_QUANTIZED_INL_H_
@@ -11,12 +11,18 @@
 #define WEIR_ATTENTION_SIMD_QUANTIZED_INL_H_
 #endif
 
+#include <bit>
+#include <cstring>
+
 #include "attention/simd_block-inl.h"
 #include "kv/quantized_block.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weir {
 namespace HWY_NAMESPACE {
+
+// Up to this many rows unpack on the way: registers for the sums of more are lacking.
+constexpr int kFewRows = 4;
 
 using IntTag = hn::RebindToSigned<FloatTag>;
 using IntVec = hn::Vec<IntTag>;
@@ -57,8 +63,12 @@ HWY_INLINE FloatVec integers(IntVec low, IntVec high) {
     return FloatVec{_mm512_permutex2var_ps(below.raw, bits.raw, above.raw)};
   }
 #endif
-  bits = hn::And(bits, hn::Set(d, (1 << kBits) - 1));
-  return hn::ConvertTo(FloatTag(), hn::Sub(bits, hn::Set(d, QuantizedBlock<kBits>::kOffset)));
+  // Low bits of a float of 2^23 count ones.
+  constexpr float kOnes = 0x1p23f;
+  constexpr int kMask = (1 << kBits) - 1;
+  bits = hn::Or(hn::And(bits, hn::Set(d, kMask)), hn::Set(d, std::bit_cast<int32_t>(kOnes)));
+  return hn::Sub(hn::BitCast(FloatTag(), bits),
+                 hn::Set(FloatTag(), kOnes + QuantizedBlock<kBits>::kOffset));
 }
 
 // `high`'s bits from `shift` on at bit 4.
@@ -75,14 +85,84 @@ struct KeyVectors<T> {
   const std::byte* bytes[kBlockVectors];
 };
 
-// The sums of one part: R rows of queries, kBlockVectors vectors of keys.
+// Calls take(n, v, k) with the n-th element of the chain of the keys of vector v, for the 32 elements
+// of a part. bytes: of each vector's keys, byte after byte `B` apart.
+template <class Take>
+HWY_INLINE void for_elements(Quantized<8>, const std::byte* const* bytes, ptrdiff_t B, Take take) {
+  for (int i = 0; i < 32; ++i) {
+    for (int v = 0; v < kBlockVectors; ++v) take(i, v, load_signed_bytes(bytes[v] + i * B));
+  }
+}
+
+// A byte of low bits is two elements; those that share a byte of high bits come together. This is
+// chain_element's order.
+template <int kBits, class Take>
+HWY_INLINE void for_elements(Quantized<kBits>, const std::byte* const* bytes, ptrdiff_t B,
+                             Take take) {
+  using Block = QuantizedBlock<kBits>;
+  constexpr int kStep = kBits == 4 ? 16 : Block::kHighBytes;
+  for (int i = 0; i < kStep; ++i) {
+    for (int v = 0; v < kBlockVectors; ++v) {
+      IntVec high = hn::Zero(IntTag());
+      if constexpr (kBits > 4) high = load_bytes(bytes[v] + Block::high_byte(i) * B);
+      int n = i * (32 / kStep);
+      for (int e = i; e < 16; e += kStep, n += 2) {
+        const IntVec low = load_bytes(bytes[v] + e * B);
+        take(n, v, integers<kBits>(low, moved_to_4(high, Block::high_shift(e))));
+        take(n + 1, v,
+             integers<kBits>(hn::ShiftRight<4>(low), moved_to_4(high, Block::high_shift(e + 16))));
+      }
+    }
+  }
+}
+
+// The keys' part that holds elements `first` to first + 31 of the head.
+template <QuantizedType T>
+struct KeyPart {
+  const std::byte* bytes[kBlockVectors];
+  FloatVec scales[kBlockVectors];
+
+  HWY_INLINE KeyPart(const KeyVectors<T>& keys, ptrdiff_t block_tokens, int first) {
+    const ptrdiff_t part = block_tokens * (2 + QuantizedBlock<T::kBits>::kBytes);
+    const ptrdiff_t at = first / kQuantizedElements * part;
+    for (int v = 0; v < kBlockVectors; ++v) {
+      bytes[v] = keys.bytes[v] + at;
+      scales[v] = load_scales(keys.scales[v] + at);
+    }
+  }
+};
+
+// Asks for the share of what is ahead that goes with one part.
+HWY_INLINE void ask_for_part(const ValuesAhead& ahead, int first) {
+  constexpr ptrdiff_t kLine = 64;
+  const ptrdiff_t end = (first + kQuantizedElements) * ahead.step;
+  for (ptrdiff_t at = first * ahead.step; at < end; at += kLine) {
+    for (int v = 0; v < kBlockVectors; ++v) __builtin_prefetch(ahead.at[v] + at, 0, 2);
+  }
+}
+
+// Scores of R rows for kBlockVectors vectors of keys.
 template <int R>
-struct BlockSums {
+struct ScoreSums {
   FloatVec at[R][kBlockVectors];
 
   HWY_INLINE void clear() {
     for (int r = 0; r < R; ++r) {
       for (int v = 0; v < kBlockVectors; ++v) at[r][v] = hn::Zero(FloatTag());
+    }
+  }
+  HWY_INLINE void load(const float* scores) {
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < kBlockVectors; ++v) {
+        at[r][v] = hn::LoadU(FloatTag(), scores + r * kScoreStride + v * kLanes);
+      }
+    }
+  }
+  HWY_INLINE void store(float* scores) const {
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < kBlockVectors; ++v) {
+        hn::StoreU(at[r][v], FloatTag(), scores + r * kScoreStride + v * kLanes);
+      }
     }
   }
   // k: one element of the keys of vector v; q: that element of the rows.
@@ -91,66 +171,84 @@ struct BlockSums {
   }
 };
 
-// Adds the products of 32 elements. bytes: of each vector's keys, element after element `B` apart;
-// q: [32][R].
+// q: [k_dim][R] in the order of the chain; stride: block_tokens.
+template <QuantizedType T, int R>
+HWY_INLINE void score_few(const KeyVectors<T>& keys, const ValuesAhead& ahead, ptrdiff_t stride,
+                          int k_dim, const float* HWY_RESTRICT q, float* HWY_RESTRICT scores) {
+  ScoreSums<R> sums;
+  sums.clear();
+  for (int first = 0; first < k_dim; first += kQuantizedElements, q += kQuantizedElements * R) {
+    ask_for_part(ahead, first);
+    const KeyPart<T> part(keys, stride, first);
+    for_elements(T(), part.bytes, stride, [&](int n, int v, FloatVec k) HWY_ATTR {
+      sums.add(v, hn::Mul(k, part.scales[v]), q + n * R);
+    });
+  }
+  sums.store(scores);
+}
+
+// Some elements of kBlockVectors vectors of keys as floats, for tiles of many rows: unpacked once,
+// into the first-level cache, where every register block finds them.
+struct UnpackedKeys {
+  static constexpr int kElements = 4 * kQuantizedElements;
+  HWY_ALIGN float at[kElements][kBlockVectors * kLanes];
+};
+
+// Goes on with the chains of R rows, or begins them.
 template <int R>
-HWY_INLINE void add_part(Quantized<8>, const std::byte* const* bytes, ptrdiff_t B,
-                         const float* HWY_RESTRICT q, BlockSums<R>& sums) {
-  for (int i = 0; i < 32; ++i) {
-    for (int v = 0; v < kBlockVectors; ++v) {
-      sums.add(v, load_signed_bytes(bytes[v] + i * B), q + i * R);
-    }
-  }
-}
-
-// A byte of low bits is two elements; those that share a byte of high bits come together.
-template <int R, int kBits>
-HWY_INLINE void add_part(Quantized<kBits>, const std::byte* const* bytes, ptrdiff_t B,
-                         const float* HWY_RESTRICT q, BlockSums<R>& sums) {
-  using Block = QuantizedBlock<kBits>;
-  constexpr int kStep = kBits == 4 ? 16 : Block::kHighBytes;
-  for (int i = 0; i < kStep; ++i) {
-    for (int v = 0; v < kBlockVectors; ++v) {
-      IntVec high = hn::Zero(IntTag());
-      if constexpr (kBits > 4) high = load_bytes(bytes[v] + Block::high_byte(i) * B);
-      for (int e = i; e < 16; e += kStep) {
-        const IntVec low = load_bytes(bytes[v] + e * B);
-        sums.add(v, integers<kBits>(low, moved_to_4(high, Block::high_shift(e))), q + e * R);
-        sums.add(v,
-                 integers<kBits>(hn::ShiftRight<4>(low),
-                                 moved_to_4(high, Block::high_shift(e + 16))),
-                 q + (e + 16) * R);
-      }
-    }
-  }
-}
-
-// As for floats. stride: block_tokens.
-template <QuantizedType T, int R, bool kAhead>
-HWY_INLINE void score_block(const KeyVectors<T>& keys, const ValuesAhead& ahead, ptrdiff_t stride,
-                            int k_dim, const float* HWY_RESTRICT q, float* HWY_RESTRICT scores) {
-  const FloatTag d;
-  constexpr ptrdiff_t kLine = 64;
-  const ptrdiff_t part = stride * (2 + QuantizedBlock<T::kBits>::kBytes);
-  const ptrdiff_t ahead_part = ahead.step * kQuantizedElements;
-  ptrdiff_t at = 0, ahead_at = 0;
-  for (int i = 0; i < k_dim; i += kQuantizedElements, at += part, q += kQuantizedElements * R) {
-    const std::byte* bytes[kBlockVectors];
-    for (int v = 0; v < kBlockVectors; ++v) bytes[v] = keys.bytes[v] + at;
-    if constexpr (kAhead) {
-      for (const ptrdiff_t end = ahead_at + ahead_part; ahead_at < end; ahead_at += kLine) {
-        for (int v = 0; v < kBlockVectors; ++v) __builtin_prefetch(ahead.at[v] + ahead_at, 0, 2);
-      }
-    }
-    BlockSums<R> sums;
+HWY_INLINE void score_unpacked(const UnpackedKeys& keys, int n_elements, bool begins,
+                               const float* HWY_RESTRICT q, float* HWY_RESTRICT scores) {
+  ScoreSums<R> sums;
+  if (begins) {
     sums.clear();
-    add_part<R>(T(), bytes, stride, q, sums);
+  } else {
+    sums.load(scores);
+  }
+  for (int n = 0; n < n_elements; ++n, q += R) {
     for (int v = 0; v < kBlockVectors; ++v) {
-      const FloatVec scale = load_scales(keys.scales[v] + at);
-      for (int r = 0; r < R; ++r) {
-        float* score = scores + r * kScoreStride + v * kLanes;
-        const FloatVec before = i == 0 ? hn::Zero(d) : hn::LoadU(d, score);
-        hn::StoreU(hn::MulAdd(scale, sums.at[r][v], before), d, score);
+      sums.add(v, hn::Load(FloatTag(), keys.at[n] + v * kLanes), q);
+    }
+  }
+  sums.store(scores);
+}
+
+// The same bits for any number of rows; q: register block after register block, [k_dim][rows of the
+// block].
+template <QuantizedType T>
+HWY_INLINE void score_many(const KeyVectors<T>& keys, const ValuesAhead& ahead, ptrdiff_t stride,
+                           int k_dim, int rows, const float* q, float* scores) {
+  UnpackedKeys unpacked;
+  for (int first = 0; first < k_dim; first += UnpackedKeys::kElements) {
+    const int n_elements = HWY_MIN(k_dim - first, UnpackedKeys::kElements);
+    for (int i = 0; i < n_elements; i += kQuantizedElements) {
+      ask_for_part(ahead, first + i);
+      const KeyPart<T> part(keys, stride, first + i);
+      for_elements(T(), part.bytes, stride, [&](int n, int v, FloatVec k) HWY_ATTR {
+        hn::Store(hn::Mul(k, part.scales[v]), FloatTag(), unpacked.at[i + n] + v * kLanes);
+      });
+    }
+    for (int r = 0; r < rows; r += kBlockRows) {
+      const int n = HWY_MIN(rows - r, kBlockRows);
+      const float* qr = q + static_cast<ptrdiff_t>(r) * k_dim + first * n;
+      float* to = scores + r * kScoreStride;
+      switch (n) {
+        case 1:
+          score_unpacked<1>(unpacked, n_elements, first == 0, qr, to);
+          break;
+        case 2:
+          score_unpacked<2>(unpacked, n_elements, first == 0, qr, to);
+          break;
+        case 3:
+          score_unpacked<3>(unpacked, n_elements, first == 0, qr, to);
+          break;
+        case 4:
+          score_unpacked<4>(unpacked, n_elements, first == 0, qr, to);
+          break;
+        case 5:
+          score_unpacked<5>(unpacked, n_elements, first == 0, qr, to);
+          break;
+        default:
+          score_unpacked<6>(unpacked, n_elements, first == 0, qr, to);
       }
     }
   }
@@ -219,34 +317,57 @@ struct ValuePart {
   ptrdiff_t ahead_step;
 };
 
-// weights[r][key] = p[r][key] * the key's scale, for R rows. Lanes beside the range are of no use.
-template <class T>
-HWY_INLINE void scale_weights(const ValuePart& part, int rows, const float* HWY_RESTRICT p,
-                              float* HWY_RESTRICT weights) {
-  const FloatTag d;
+// The range's keys' scales, at their index in the part. Lanes beside the range are of no use.
+HWY_INLINE void load_part_scales(const ValuePart& part, float* HWY_RESTRICT scales) {
   const ValueRange& keys = part.keys;
   for (int key = keys.begin / kLanes * kLanes; key < keys.end; key += kLanes) {
     const int tile = key / keys.block_tokens, in_block = key % keys.block_tokens;
-    const FloatVec scale = load_scales(keys.tiles[tile] + part.offset + 2 * in_block);
-    for (int r = 0; r < rows; ++r) {
-      const ptrdiff_t at = r * kScoreStride + key;
-      hn::StoreU(hn::Mul(hn::LoadU(d, p + at), scale), d, weights + at);
-    }
+    hn::StoreU(load_scales(keys.tiles[tile] + part.offset + 2 * in_block), FloatTag(),
+               scales + key);
   }
 }
 
+template <QuantizedType T, int kFirst>
+HWY_INLINE ColumnPair scaled_columns(const std::byte* row, float scale) {
+  const ColumnPair v = load_columns<kFirst>(T(), row);
+  const FloatVec s = hn::Set(FloatTag(), scale);
+  return {hn::Mul(v.low, s), hn::Mul(v.high, s)};
+}
+
+// The sums of R rows for a pair of vectors of columns.
+template <int R>
+struct PairSums {
+  FloatVec at[R][2];
+
+  HWY_INLINE void load(const float* sums, ptrdiff_t stride) {
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < 2; ++c) at[r][c] = hn::LoadU(FloatTag(), sums + r * stride + c * 16);
+    }
+  }
+  HWY_INLINE void store(float* sums, ptrdiff_t stride) const {
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < 2; ++c) hn::StoreU(at[r][c], FloatTag(), sums + r * stride + c * 16);
+    }
+  }
+  // p: of one key.
+  HWY_INLINE void add(const ColumnPair& v, const float* HWY_RESTRICT p) {
+    for (int r = 0; r < R; ++r) {
+      const FloatVec w = hn::Set(FloatTag(), p[r * kScoreStride]);
+      at[r][0] = hn::MulAdd(w, v.low, at[r][0]);
+      at[r][1] = hn::MulAdd(w, v.high, at[r][1]);
+    }
+  }
+};
+
 // Adds to the sums of R rows, for columns kFirst + lane and kFirst + 16 + lane of the part.
 template <QuantizedType T, int R, int kFirst, bool kAhead>
-HWY_INLINE void weigh_pair(const ValuePart& part, const float* HWY_RESTRICT weights,
-                           float* HWY_RESTRICT sums, ptrdiff_t stride) {
-  const FloatTag d;
+HWY_INLINE void weigh_pair(const ValuePart& part, const float* HWY_RESTRICT scales,
+                           const float* HWY_RESTRICT p, float* HWY_RESTRICT sums,
+                           ptrdiff_t stride) {
   constexpr ptrdiff_t kBytes = QuantizedBlock<T::kBits>::kBytes;
   const ValueRange& keys = part.keys;
-  float* first = sums + part.column + kFirst;
-  FloatVec acc[R][2];
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < 2; ++c) acc[r][c] = hn::LoadU(d, first + r * stride + c * 16);
-  }
+  PairSums<R> acc;
+  acc.load(sums + part.column + kFirst, stride);
   for (int key = keys.begin; key < keys.end;) {
     const int tile = key / keys.block_tokens, in_block = key % keys.block_tokens;
     const int stop = HWY_MIN(keys.end, key - in_block + keys.block_tokens);
@@ -260,45 +381,109 @@ HWY_INLINE void weigh_pair(const ValuePart& part, const float* HWY_RESTRICT weig
         __builtin_prefetch(ahead + part.ahead_step / 2, 0, 2);
         ahead += part.ahead_step;
       }
-      const ColumnPair v = load_columns<kFirst>(T(), row);
-      for (int r = 0; r < R; ++r) {
-        const FloatVec w = hn::Set(d, weights[r * kScoreStride + key]);
-        acc[r][0] = hn::MulAdd(w, v.low, acc[r][0]);
-        acc[r][1] = hn::MulAdd(w, v.high, acc[r][1]);
-      }
+      acc.add(scaled_columns<T, kFirst>(row, scales[key]), p + key);
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < 2; ++c) hn::StoreU(acc[r][c], d, first + r * stride + c * 16);
-  }
+  acc.store(sums + part.column + kFirst, stride);
 }
 
 // All 32 columns of the part; asks for what is ahead while it walks through the first ones.
 template <QuantizedType T, int R, bool kAhead, int kFirst = 0>
-HWY_INLINE void weigh_part(const ValuePart& part, const float* weights, float* sums,
+HWY_INLINE void weigh_part(const ValuePart& part, const float* scales, const float* p, float* sums,
                            ptrdiff_t stride) {
-  weigh_pair<T, R, kFirst, kAhead && kFirst == 0>(part, weights, sums, stride);
+  weigh_pair<T, R, kFirst, kAhead && kFirst == 0>(part, scales, p, sums, stride);
   if constexpr (kFirst + kLanes < 16) {
-    weigh_part<T, R, kAhead, kFirst + kLanes>(part, weights, sums, stride);
+    weigh_part<T, R, kAhead, kFirst + kLanes>(part, scales, p, sums, stride);
   }
 }
 
 template <QuantizedType T, bool kAhead>
-HWY_INLINE void weigh_part_rows(int rows, const ValuePart& part, const float* weights, float* sums,
-                                ptrdiff_t stride) {
+HWY_INLINE void weigh_few(int rows, const ValuePart& part, const float* scales, const float* p,
+                          float* sums, ptrdiff_t stride) {
   switch (rows) {
     case 1:
-      return weigh_part<T, 1, kAhead>(part, weights, sums, stride);
+      return weigh_part<T, 1, kAhead>(part, scales, p, sums, stride);
     case 2:
-      return weigh_part<T, 2, kAhead>(part, weights, sums, stride);
+      return weigh_part<T, 2, kAhead>(part, scales, p, sums, stride);
     case 3:
-      return weigh_part<T, 3, kAhead>(part, weights, sums, stride);
-    case 4:
-      return weigh_part<T, 4, kAhead>(part, weights, sums, stride);
-    case 5:
-      return weigh_part<T, 5, kAhead>(part, weights, sums, stride);
+      return weigh_part<T, 3, kAhead>(part, scales, p, sums, stride);
     default:
-      return weigh_part<T, 6, kAhead>(part, weights, sums, stride);
+      return weigh_part<T, 4, kAhead>(part, scales, p, sums, stride);
+  }
+}
+
+// For tiles of many rows: 32 columns of a part's values, unpacked once.
+struct UnpackedValues {
+  HWY_ALIGN float at[kPartRows][kQuantizedElements];
+};
+
+template <QuantizedType T, int kFirst = 0>
+HWY_INLINE void unpack_columns(const std::byte* row, float scale, float* HWY_RESTRICT to) {
+  const ColumnPair v = scaled_columns<T, kFirst>(row, scale);
+  hn::Store(v.low, FloatTag(), to + kFirst);
+  hn::Store(v.high, FloatTag(), to + kFirst + 16);
+  if constexpr (kFirst + kLanes < 16) unpack_columns<T, kFirst + kLanes>(row, scale, to);
+}
+
+template <int R>
+HWY_INLINE void weigh_unpacked(const UnpackedValues& values, const ValueRange& keys,
+                               const float* HWY_RESTRICT p, float* HWY_RESTRICT sums,
+                               ptrdiff_t stride) {
+  for (int column = 0; column < 16; column += kLanes) {
+    PairSums<R> acc;
+    acc.load(sums + column, stride);
+    for (int key = keys.begin; key < keys.end; ++key) {
+      const float* v = values.at[key] + column;
+      acc.add({hn::Load(FloatTag(), v), hn::Load(FloatTag(), v + 16)}, p + key);
+    }
+    acc.store(sums + column, stride);
+  }
+}
+
+// The same bits as weigh_few, for any number of rows.
+template <QuantizedType T>
+HWY_INLINE void weigh_many(int rows, const ValuePart& part, const float* scales, const float* p,
+                           float* sums, ptrdiff_t stride) {
+  constexpr ptrdiff_t kBytes = QuantizedBlock<T::kBits>::kBytes, kLine = 64;
+  const ValueRange& keys = part.keys;
+  UnpackedValues unpacked;
+  for (int key = keys.begin; key < keys.end;) {
+    const int tile = key / keys.block_tokens, in_block = key % keys.block_tokens;
+    const int n = HWY_MIN(keys.end - key, keys.block_tokens - in_block);
+    const std::byte* row =
+        keys.tiles[tile] + part.offset + 2 * keys.block_tokens + in_block * kBytes;
+    if (keys.ahead) {
+      const std::byte* ahead = keys.ahead[tile] + part.ahead_begin + in_block * part.ahead_step;
+      for (ptrdiff_t at = 0; at < n * part.ahead_step; at += kLine) {
+        __builtin_prefetch(ahead + at, 0, 2);
+      }
+    }
+    for (const int stop = key + n; key < stop; ++key, row += kBytes) {
+      unpack_columns<T>(row, scales[key], unpacked.at[key]);
+    }
+  }
+  for (int r = 0; r < rows; r += kBlockRows) {
+    const float* pr = p + r * kScoreStride;
+    float* to = sums + r * stride + part.column;
+    switch (HWY_MIN(rows - r, kBlockRows)) {
+      case 1:
+        weigh_unpacked<1>(unpacked, keys, pr, to, stride);
+        break;
+      case 2:
+        weigh_unpacked<2>(unpacked, keys, pr, to, stride);
+        break;
+      case 3:
+        weigh_unpacked<3>(unpacked, keys, pr, to, stride);
+        break;
+      case 4:
+        weigh_unpacked<4>(unpacked, keys, pr, to, stride);
+        break;
+      case 5:
+        weigh_unpacked<5>(unpacked, keys, pr, to, stride);
+        break;
+      default:
+        weigh_unpacked<6>(unpacked, keys, pr, to, stride);
+    }
   }
 }
 

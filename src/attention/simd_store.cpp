@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <vector>
 
 #include "attention/simd_attend.h"
 #include "attention/simd_targets.h"
 #include "attention/tile_memory.h"
 #include "kv/codec.h"
+#include "kv/hadamard.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/simd_store.cpp"
@@ -82,12 +84,27 @@ struct StoreValues<T> {
   }
 };
 
+// Makes `rows` Hadamard-rotated copies of themselves, in `memory`.
+void rotate(NewRows& rows, int dim, std::vector<float>& memory) {
+  const auto width = static_cast<size_t>(dim);
+  const int n = rows.end - rows.begin;
+  memory.resize(static_cast<size_t>(n) * width);
+  for (int r = 0; r < n; ++r) {
+    float* to = memory.data() + static_cast<size_t>(r) * width;
+    std::copy_n(rows.from + r * rows.stride, width, to);
+    hadamard(std::span<float>(to, width));
+  }
+  rows.from = memory.data();
+  rows.stride = dim;
+}
+
 // One thread's share: every n-th tile. No two threads write to the same one.
 void store(const StoreArgs& args, int thread, int n_threads) {
   const HeadShape& shape = args.shape;
   const int64_t B = shape.block_tokens;
   const auto store_keys = for_type<StoreKeys>(shape.k_type);
   const auto store_values = for_type<StoreValues>(shape.v_type);
+  std::vector<float> rotated;
   int64_t turn = 0;
   for (const SequenceRows& s : args.sequences) {
     const int64_t end = s.n_past + s.n_new;
@@ -102,12 +119,14 @@ void store(const StoreArgs& args, int thread, int n_threads) {
         if (turn++ % n_threads == thread) {
           rows.from = args.k.row(token, h);
           rows.stride = args.k.token_stride;
+          if (shape.k_rotated) rotate(rows, shape.k_dim, rotated);
           store_keys(rows, shape.k_dim, shape.block_tokens,
                      s.blocks[block].k + h * k_tile_bytes(shape));
         }
         if (turn++ % n_threads == thread) {
           rows.from = args.v.row(token, h);
           rows.stride = args.v.token_stride;
+          if (shape.v_rotated) rotate(rows, shape.v_dim, rotated);
           store_values(rows, shape.v_dim, shape.block_tokens,
                        s.blocks[block].v + h * v_tile_bytes(shape));
         }

@@ -29,7 +29,9 @@ TEST(Store, WritesWhatTheCodecWritesAndNothingElse) {
                      .v_dim = v_dim,
                      .k_type = k,
                      .v_type = v,
-                     .block_tokens = B};
+                     .block_tokens = B,
+                     .k_rotated = B != 16,
+                     .v_rotated = B == 32};
           c.rows = {{0, 0, 1}, {1, 15, 2}, {2, 63, 70}, {3, 64, 64}, {4, 5, 3}};
           Storage expected(c);
           testing::store_new(c, expected, {.device = reference.get()});

@@ -17,6 +17,7 @@
 #include "attention/simd_attend.h"
 #include "attention/tile_memory.h"
 #include "kv/codec.h"
+#include "kv/hadamard.h"
 
 namespace weir::testing {
 
@@ -46,7 +47,8 @@ struct Case {
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   out << c.shape.n_heads << "/" << c.shape.n_kv_heads << " heads, k " << c.shape.k_dim << " "
       << kv_type_name(c.shape.k_type) << ", v " << c.shape.v_dim << " "
-      << kv_type_name(c.shape.v_type) << ", B " << c.shape.block_tokens << ", kind "
+      << kv_type_name(c.shape.v_type) << ", rotated " << c.shape.k_rotated << c.shape.v_rotated
+      << ", B " << c.shape.block_tokens << ", kind "
       << static_cast<int>(c.retention.kind) << " window " << c.retention.window << ", cap "
       << c.params.softcap << ", sinks " << (c.params.sinks != nullptr) << ", seed " << c.seed;
   for (const Rows& r : c.rows) out << ", [" << r.n_past << "+" << r.n_new << "]";
@@ -129,12 +131,12 @@ class Storage {
     const int B = case_.shape.block_tokens;
     for (int h = 0; h < case_.shape.n_kv_heads; ++h) {
       const TilePair t = tiles(sequence, row, h);
-      codec_of(case_.shape.k_type)
-          .encode_k(t.k, B, static_cast<int>(row % B),
-                    row_of(case_, case_.rows[sequence].id, row, h, What::k));
-      codec_of(case_.shape.v_type)
-          .encode_v(t.v, B, static_cast<int>(row % B),
-                    row_of(case_, case_.rows[sequence].id, row, h, What::v));
+      std::vector<float> k = row_of(case_, case_.rows[sequence].id, row, h, What::k);
+      std::vector<float> v = row_of(case_, case_.rows[sequence].id, row, h, What::v);
+      if (case_.shape.k_rotated) hadamard(std::span<float>(k));
+      if (case_.shape.v_rotated) hadamard(std::span<float>(v));
+      codec_of(case_.shape.k_type).encode_k(t.k, B, static_cast<int>(row % B), k);
+      codec_of(case_.shape.v_type).encode_v(t.v, B, static_cast<int>(row % B), v);
     }
   }
   void poison(size_t sequence, int64_t row) {

@@ -4,16 +4,28 @@
 
 namespace weir::testing {
 
+// Of one row, with its tolerance: see below.
+void turn_back(std::vector<double>& value, std::vector<double>& tolerance) {
+  const size_t n = value.size() & (~value.size() + 1);
+  const double rounding = (std::log2(static_cast<double>(n)) + 2) * 0x1p-24;
+  for (size_t at = 0; at < value.size(); at += n) {
+    double sum = 0;
+    for (size_t i = at; i < at + n; ++i) sum += tolerance[i] + rounding * std::abs(value[i]);
+    for (size_t i = at; i < at + n; ++i) tolerance[i] = sum / std::sqrt(static_cast<double>(n));
+  }
+  hadamard(std::span<double>(value));
+}
+
 // Where the tolerance comes from, with u = 2^-24 and every fused multiply-add counted as two
 // roundings (a processor may not fuse):
 // - a score is a chain of k_dim products: off by at most (2 k_dim + 4) u sum|q k|, the 4 for the
-//   scale and softcap's division; tanh is good to 8u, times the cap. Quantized keys: chains of 32
-//   and a chain of k_dim/32, 64 + 2 k_dim/32 roundings, which is no more;
-// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by
-// an
+//   scale and softcap's division; tanh is good to 8u, times the cap;
+// - quantized keys and values, integer times scale, are exact in f32;
+// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by an
 //   exponential (4u and u times the gap) and rounds twice. Together a relative error w of each p;
-// - a quantized value's scale multiplies p first: u more;
 // - w enters numerator and denominator, which add rounding of their n terms.
+// - turning the result back sums a block of n errors with signs, over sqrt(n), and rounds log2(n)
+//   sums and a product with a rounded factor.
 // Errors of the maximum itself cancel: numerator and denominator share it.
 Truth truth_of(const Case& c) {
   constexpr double u = 0x1p-24;
@@ -22,6 +34,7 @@ Truth truth_of(const Case& c) {
   const int heads = c.shape.n_heads / c.shape.n_kv_heads;
   const auto stored = [&](int id, int64_t row, int head, What what) {
     std::vector<float> x = row_of(c, id, row, head, what);
+    if (what == What::k ? c.shape.k_rotated : c.shape.v_rotated) hadamard(std::span<float>(x));
     std::vector<std::byte> tile(x.size() * 16 * sizeof(float));
     const Codec& codec = codec_of(what == What::k ? c.shape.k_type : c.shape.v_type);
     codec.encode_v(tile.data(), 16, 0, x);
@@ -43,7 +56,8 @@ Truth truth_of(const Case& c) {
       const int64_t first =
           r.first_visible.empty() ? first_visible(c.retention, last) : r.first_visible[t];
       for (int h = 0; h < c.shape.n_heads; ++h) {
-        const auto q = row_of(c, r.id, last, h, What::q);
+        auto q = row_of(c, r.id, last, h, What::q);
+        if (c.shape.k_rotated) hadamard(std::span<float>(q));
         std::vector<double> s;
         double score_error = 0;
         for (int64_t row = first; row <= last; ++row) {
@@ -77,14 +91,15 @@ Truth truth_of(const Case& c) {
         }
         const double n = static_cast<double>(last - first + 1);
         const double parts = static_cast<double>(last / kPartRows - first / kPartRows + 1);
-        const double scaled = is_quantized(c.shape.v_type) ? u : 0;
-        const double w =
-            std::expm1(score_error + u * range * (parts + 2) + (8 + 8 * parts) * u + scaled);
+        const double w = std::expm1(score_error + u * range * (parts + 2) + (8 + 8 * parts) * u);
+        std::vector<double> value(c.shape.v_dim), tolerance(c.shape.v_dim);
         for (int d = 0; d < c.shape.v_dim; ++d) {
-          truth.value.push_back(sum[d] / denom);
-          truth.tolerance.push_back((2 * w + 2 * (2 * n + 4 * parts + 4) * u) * size[d] / denom +
-                                    1e-37);
+          value[d] = sum[d] / denom;
+          tolerance[d] = (2 * w + 2 * (2 * n + 4 * parts + 4) * u) * size[d] / denom + 1e-37;
         }
+        if (c.shape.v_rotated) turn_back(value, tolerance);
+        truth.value.insert(truth.value.end(), value.begin(), value.end());
+        truth.tolerance.insert(truth.tolerance.end(), tolerance.begin(), tolerance.end());
       }
     }
   }

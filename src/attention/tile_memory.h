@@ -32,20 +32,23 @@ struct PartResult {
 
 // A thread's memory while it works on a tile.
 struct TileMemory {
-  float* q = nullptr;       // scaled queries: register block after register block, [k_dim][rows]
+  float* q = nullptr;       // scaled queries: register block after register block, [k_dim][rows],
+                            // elements in the order of chain_element
+  float* row = nullptr;     // one query while it is rotated
   float* scores = nullptr;  // [rows][kScoreStride]: scores of a part, then their exponentials
   PartResult part;          // of a tile that is not split
   float* max = nullptr;     // [rows]: of the parts merged so far
   float* denom = nullptr;   // [rows]
 
   static int64_t floats(int64_t rows, int k_dim, int v_dim) {
-    return round_up(rows * k_dim, 16) + rows * kScoreStride + PartResult::floats(rows, v_dim) +
+    return round_up(rows * k_dim, 16) + round_up(k_dim, 16) + rows * kScoreStride + PartResult::floats(rows, v_dim) +
            2 * round_up(rows, 16);
   }
   static TileMemory at(float* memory, int64_t rows, int k_dim, int v_dim) {
     TileMemory m;
     m.q = memory;
-    m.scores = m.q + round_up(rows * k_dim, 16);
+    m.row = m.q + round_up(rows * k_dim, 16);
+    m.scores = m.row + round_up(k_dim, 16);
     float* part = m.scores + rows * kScoreStride;
     m.part = PartResult::at(part, rows);
     m.max = part + PartResult::floats(rows, v_dim);
@@ -53,6 +56,16 @@ struct TileMemory {
     return m;
   }
 };
+
+// Which element of a head is n-th in the kernels' chain of products over K of a type: the order in
+// which its bits are unpacked (kv/quantized_block.h), for floats the natural one.
+inline int chain_element(KvType type, int n) {
+  if (kv_type_block(type) == 1 || type == KvType::q8_0) return n;
+  // Elements that share a byte of low bits are neighbours, and those that share one of high bits.
+  const int step = type == KvType::q6_0 ? 8 : type == KvType::q5_0 ? 4 : 16;
+  const int first = n / 32 * 32, in_part = n % 32, per_step = 32 / step;
+  return first + in_part / per_step + in_part % per_step / 2 * step + in_part % 2 * 16;
+}
 
 // Bytes of one head's tiles.
 inline int64_t k_tile_bytes(const HeadShape& s) {

@@ -44,27 +44,69 @@ Bytes default_budget() {
 
 }  // namespace
 
-void KvTypeOptions::add_to(CLI::App& app) {
-  app.add_option("--kv-type", both, "Type of stored keys and values: f32, f16, bf16 (default f16)");
-  app.add_option("--ctk,--kv-type-k,--cache-type-k", k, "Type of stored keys (-ctk)");
-  app.add_option("--ctv,--kv-type-v,--cache-type-v", v, "Type of stored values (-ctv)");
+void KvTypeOptions::add_to(CLI::App& app, bool several) {
+  CLI::Option* types = app.add_option(
+      "--kv-type", all,
+      std::string("Type of stored keys and values: f32, f16, bf16, q8_0, q6_0, q5_0 or q4_0 "
+                  "(default f16)") +
+          (several ? "; repeatable" : ""));
+  types->type_name("T")->allow_extra_args(false);
+  if (!several) types->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  const auto add = [&](const char* names, std::string& value, const char* what) {
+    app.add_option(names, value, what)->type_name("T");
+  };
+  add("--ctk,--kv-type-k,--cache-type-k", k, "Type of stored keys (-ctk)");
+  add("--ctv,--kv-type-v,--cache-type-v", v, "Type of stored values (-ctv)");
+  add("--kv-type-global", global.both, "Type in global layers");
+  add("--kv-type-global-k", global.k, "Type of keys in global layers");
+  add("--kv-type-global-v", global.v, "Type of values in global layers");
+  add("--kv-type-local", local.both, "Type in local layers");
+  add("--kv-type-local-k", local.k, "Type of keys in local layers");
+  add("--kv-type-local-v", local.v, "Type of values in local layers");
+  app.add_option("--kv-rotate", rotate,
+                 "Hadamard rotation of stored rows: auto (types below 8 bits), on, off")
+      ->type_name("MODE");
+}
+
+Result<std::vector<KvFormat>> KvTypeOptions::formats(int block_tokens) const {
+  const Result<KvRotation> rotation = parse_kv_rotation(rotate);
+  if (!rotation) return rotation.error();
+  std::vector<KvFormat> formats;
+  for (const std::string& name : all.empty() ? std::vector<std::string>{"f16"} : all) {
+    KvFormat format = KvFormat::uniform(KvType::f16, block_tokens);
+    format.rotation = *rotation;
+    struct Place {
+      KvType& type;
+      const std::string &particular, &layers, &rows;
+    };
+    for (const Place& place : {Place{format.global_k, global.k, global.both, k},
+                               {format.global_v, global.v, global.both, v},
+                               {format.local_k, local.k, local.both, k},
+                               {format.local_v, local.v, local.both, v}}) {
+      const std::string& chosen = !place.particular.empty() ? place.particular
+                                  : !place.layers.empty()   ? place.layers
+                                  : !place.rows.empty()     ? place.rows
+                                                            : name;
+      const Result<KvType> type = parse_kv_type(chosen);
+      if (!type) return type.error();
+      place.type = *type;
+    }
+    const Result<KvType> known = parse_kv_type(name);  // even if nothing uses it
+    if (!known) return known.error();
+    if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
+      formats.push_back(format);
+    }
+  }
+  return formats;
 }
 
 Result<KvFormat> KvTypeOptions::format(const KvGeometry& geometry) const {
-  KvFormat format;
-  format.block_tokens = choose_block_tokens(geometry);
-  const std::string& k_name = !k.empty() ? k : !both.empty() ? both : "f16";
-  const std::string& v_name = !v.empty() ? v : !both.empty() ? both : "f16";
-  const Result<KvType> k_type = parse_kv_type(k_name);
-  if (!k_type) return k_type.error();
-  const Result<KvType> v_type = parse_kv_type(v_name);
-  if (!v_type) return v_type.error();
-  format.global_k = format.local_k = *k_type;
-  format.global_v = format.local_v = *v_type;
-  return format;
+  const Result<std::vector<KvFormat>> all_formats = formats(choose_block_tokens(geometry));
+  if (!all_formats) return all_formats.error();
+  return all_formats->front();
 }
 
-void EngineFlags::add_to(CLI::App& app) {
+void EngineFlags::add_to(CLI::App& app, bool several_kv_types) {
   app.add_option("-m,--model", model_path, "Model file (GGUF)")->required();
   app.add_option("-c,--ctx-size", context, "Most tokens of a conversation (0: the model's limit)")
       ->check(CLI::Range(int64_t{0}, kMaxTokens));
@@ -72,7 +114,7 @@ void EngineFlags::add_to(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   app.add_option("-t,--threads", n_threads, "Threads (0: one a core)")
       ->check(CLI::Range(0, kMaxThreads));
-  kv_types.add_to(app);
+  kv_types.add_to(app, several_kv_types);
   app.add_option("--kv-budget", kv_budget,
                  "Hard limit of all KV memory, e.g. 512MiB (default: half of the free memory)");
   app.add_flag("--no-repack", no_repack, "Keep weights in the file's layout");

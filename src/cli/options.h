@@ -12,11 +12,22 @@
 
 namespace weir {
 
-// The options of how KV is stored: --kv-type, --kv-type-k, --kv-type-v.
+// The options of how KV is stored. What names less wins: --kv-type-local-k over --kv-type-local
+// over --kv-type-k over --kv-type.
 struct KvTypeOptions {
-  std::string both, k, v;
-  void add_to(CLI::App& app);
-  // Errors: invalid_input.
+  std::vector<std::string> all;  // --kv-type
+  std::string k, v;
+  struct Layers {
+    std::string both, k, v;
+  };
+  Layers global, local;
+  std::string rotate = "auto";
+
+  // `several`: --kv-type may be given more than once, for commands that compare.
+  void add_to(CLI::App& app, bool several = false);
+  // One for each --kv-type, without repetitions; at least one. Errors: invalid_input.
+  Result<std::vector<KvFormat>> formats(int block_tokens) const;
+  // The first of them, in blocks as long as the planner chooses.
   Result<KvFormat> format(const KvGeometry& geometry) const;
 };
 
@@ -33,7 +44,7 @@ struct EngineFlags {
   bool exact = false;
   bool reuse = true;  // set by the command: whether there is anything to come back to
 
-  void add_to(CLI::App& app);
+  void add_to(CLI::App& app, bool several_kv_types = false);
   int threads() const;
   ModelOptions model_options(bool show_progress) const;
   // Errors: invalid_input.

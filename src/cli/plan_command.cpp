@@ -5,6 +5,7 @@
 
 #include "base/quote.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "geometry/geometry_draft.h"
 #include "plan/plan_report.h"
 
@@ -13,8 +14,9 @@ namespace {
 
 struct PlanArguments {
   std::string model;
-  std::vector<std::string> contexts, types;
-  std::string type_k, type_v, budget, ubatch = "512", svg, html;
+  std::vector<std::string> contexts;
+  KvTypeOptions types;
+  std::string budget, ubatch = "512", svg, html;
   int64_t parallel = 1, idle = 0;
   std::string rewind_bound = "1024";
   bool is_json = false;
@@ -30,27 +32,11 @@ Result<int64_t> parse_tokens(const std::string& text, const char* what) {
   return n->v;
 }
 
-Result<PlanType> parse_type(const std::string& both, const PlanArguments& a) {
-  const Result<KvType> k = parse_kv_type(a.type_k.empty() ? both : a.type_k);
-  if (!k) return k.error();
-  const Result<KvType> v = parse_kv_type(a.type_v.empty() ? both : a.type_v);
-  if (!v) return v.error();
-  return PlanType{*k, *v};
-}
-
 Result<PlanOptions> parse_options(const PlanArguments& a) {
   PlanOptions options;
-  options.types.clear();
-  const std::vector<std::string> types =
-      a.types.empty() ? std::vector<std::string>{"f16"} : a.types;
-  for (const std::string& name : types) {
-    const Result<PlanType> type = parse_type(name, a);
-    if (!type) return type.error();
-    const bool is_new =
-        std::none_of(options.types.begin(), options.types.end(),
-                     [&](const PlanType& t) { return t.k == type->k && t.v == type->v; });
-    if (is_new) options.types.push_back(*type);
-  }
+  Result<std::vector<KvFormat>> formats = a.types.formats(KvFormat().block_tokens);
+  if (!formats) return formats.error();
+  options.formats = std::move(*formats);
   for (const std::string& text : a.contexts) {
     const Result<int64_t> n = parse_tokens(text, "--context");
     if (!n) return n.error();
@@ -113,12 +99,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   plan->add_option("--context", a->contexts, "context length, for example 8192 or 32k; repeatable")
       ->type_name("N")
       ->allow_extra_args(false);
-  plan->add_option("--kv-type", a->types,
-                   "f32, f16, bf16, q8_0, q6_0, q5_0 or q4_0; repeatable (default f16)")
-      ->type_name("T")
-      ->allow_extra_args(false);
-  plan->add_option("--kv-type-k,--ctk", a->type_k, "type of K alone")->type_name("T");
-  plan->add_option("--kv-type-v,--ctv", a->type_v, "type of V alone")->type_name("T");
+  a->types.add_to(*plan, true);
   plan->add_option("--kv-budget", a->budget, "what fits in this, for example 8GiB")
       ->type_name("SIZE");
   plan->add_option("--ubatch,--ub", a->ubatch, "most tokens of a step (default 512)")

@@ -125,6 +125,29 @@ TEST_F(PlanCommand, TypesStandSideBySide) {
   EXPECT_EQ(plan_json({"gemma-3-4b", "--kv-type-v", "q4_0"}).at("kv_type_v"), "q4_0");
 }
 
+// What names less wins. gemma-3-4b: 5 global layers, 29 local ones, 4 KV heads of 256.
+TEST_F(PlanCommand, GlobalAndLocalLayersHaveTypesOfTheirOwn) {
+  const int64_t f16 = 4 * 256 * 2, q8_0 = 4 * 256 / 32 * 34, q4_0 = 4 * 256 / 32 * 18;
+  const json j = plan_json({"gemma-3-4b", "--kv-type", "q4_0", "-ctv", "q8_0", "--kv-type-local",
+                            "f16", "--kv-type-local-k", "q8_0"});
+  EXPECT_EQ(j.at("kv_type"), "global k q4_0, v q8_0; local k q8_0, v f16");
+  EXPECT_EQ(j.at("kv_type_k"), "q4_0");
+  EXPECT_EQ(j.at("kv_type_v"), "q8_0");
+  EXPECT_EQ(j.at("kv_type_local_k"), "q8_0");
+  EXPECT_EQ(j.at("kv_type_local_v"), "f16");
+  EXPECT_EQ(j.at("global_bytes_per_token"), 5 * (q4_0 + q8_0));
+  EXPECT_EQ(j.at("local_bytes_per_token"), 29 * (q8_0 + f16));
+  EXPECT_THAT(plan({"gemma-3-4b", "--kv-type-global", "q8_0"}).out,
+              HasSubstr("global q8_0; local f16"));
+  for (const char* option : {"--kv-type", "--kv-type-global-v", "--kv-type-local", "-ctk"}) {
+    const Outcome bad = plan({"gemma-3-4b", option, "q3_0"});
+    EXPECT_EQ(bad.exit_code, 2) << option;
+    EXPECT_THAT(bad.err, HasSubstr("'q3_0' is not a KV type")) << option;
+  }
+  EXPECT_EQ(plan({"gemma-3-4b", "--kv-rotate", "maybe"}).exit_code, 2);
+  EXPECT_EQ(plan({"gemma-3-4b", "--kv-type", "q4_0", "--kv-rotate", "off"}).exit_code, 0);
+}
+
 // Field case 22: printed figures agree with each other.
 TEST_F(PlanCommand, TheBudgetsAnswerFitsAndOneMoreTokenDoesNot) {
   const json j = plan_json({"gemma-3-27b", "--kv-budget", "8GiB", "--parallel", "2", "-ub", "64"});

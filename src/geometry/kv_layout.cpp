@@ -6,6 +6,11 @@
 namespace weir {
 namespace {
 
+std::string pair_name(KvType k, KvType v) {
+  if (k == v) return kv_type_name(k);
+  return std::string("k ") + kv_type_name(k) + ", v " + kv_type_name(v);
+}
+
 Status check_row(const KvLayer& layer, const char* what, KvType type, int dim) {
   if (dim % kv_type_block(type) == 0) return {};
   return Status(Code::invalid_input,
@@ -34,6 +39,11 @@ void add_layer(KvGroup& group, const KvLayer& layer) {
 
 }  // namespace
 
+std::string KvFormat::type_name() const {
+  if (global_k == local_k && global_v == local_v) return pair_name(global_k, global_v);
+  return "global " + pair_name(global_k, global_v) + "; local " + pair_name(local_k, local_v);
+}
+
 Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format) {
   if (format.block_tokens != 16 && format.block_tokens != 32 && format.block_tokens != 64) {
     return Status(Code::invalid_input, "a KV block holds 16, 32 or 64 tokens, not " +
@@ -49,8 +59,8 @@ Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format)
     for (const KvLayer& layer : geometry.layers) {
       const bool is_global = layer.retention.kind == LayerKind::global;
       if (!layer.owns_kv() || is_global != global_pass) continue;
-      const KvType k_type = is_global ? format.global_k : format.local_k;
-      const KvType v_type = is_global ? format.global_v : format.local_v;
+      const KvType k_type = format.k_of(layer.retention.kind);
+      const KvType v_type = format.v_of(layer.retention.kind);
       if (Status s = check_row(layer, "K", k_type, layer.k_dim); !s.ok()) return s;
       if (Status s = check_row(layer, "V", v_type, layer.v_dim); !s.ok()) return s;
 
@@ -62,6 +72,8 @@ Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format)
         added.retention = layer.retention;
         added.k_type = k_type;
         added.v_type = v_type;
+        added.k_rotated = is_rotated(k_type, format.rotation);
+        added.v_rotated = is_rotated(v_type, format.rotation);
         added.block_tokens = format.block_tokens;
         group = layout.groups.insert(layout.groups.end(), std::move(added));
       }

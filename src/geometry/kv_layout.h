@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/bytes.h"
@@ -16,10 +17,15 @@ struct KvFormat {
   KvType global_k = KvType::f16, global_v = KvType::f16;
   KvType local_k = KvType::f16, local_v = KvType::f16;
   int block_tokens = 32;  // B: 16, 32 or 64
+  KvRotation rotation = KvRotation::automatic;
 
   static KvFormat uniform(KvType type, int block_tokens = 32) {
-    return {type, type, type, type, block_tokens};
+    return {type, type, type, type, block_tokens, KvRotation::automatic};
   }
+  KvType k_of(LayerKind kind) const { return kind == LayerKind::global ? global_k : local_k; }
+  KvType v_of(LayerKind kind) const { return kind == LayerKind::global ? global_v : local_v; }
+  // "q8_0", "k q8_0, v f16", or with both kinds of layers: "global f16; local k q8_0, v f16".
+  std::string type_name() const;
   bool operator==(const KvFormat&) const = default;
 };
 
@@ -43,6 +49,7 @@ struct KvGroup {
   GroupId id{};
   Retention retention;
   KvType k_type = KvType::f16, v_type = KvType::f16;
+  bool k_rotated = false, v_rotated = false;
   int block_tokens = 0;
   Bytes block_bytes;          // a multiple of 64
   Bytes largest_layer_bytes;  // K and V of the widest layer in one block: a scratch block

@@ -34,6 +34,25 @@ int64_t kv_row_bytes(KvType type, int64_t elements) {
   return elements / facts(type).block * facts(type).block_bytes;
 }
 
+bool is_rotated(KvType type, KvRotation rotation) {
+  if (rotation != KvRotation::automatic) return rotation == KvRotation::on;
+  return kv_type_block(type) > 1 && facts(type).block_bytes < facts(KvType::q8_0).block_bytes;
+}
+
+constexpr std::array<const char*, 3> kRotations = {"auto", "on", "off"};
+
+const char* kv_rotation_name(KvRotation rotation) {
+  return kRotations[static_cast<size_t>(rotation)];
+}
+
+Result<KvRotation> parse_kv_rotation(std::string_view name) {
+  for (size_t i = 0; i < kRotations.size(); ++i) {
+    if (name == kRotations[i]) return static_cast<KvRotation>(i);
+  }
+  return Status(Code::invalid_input,
+                "'" + std::string(name) + "' is not a KV rotation; use auto, on or off");
+}
+
 const char* kv_type_name(KvType type) { return facts(type).name; }
 
 Result<KvType> parse_kv_type(std::string_view name) {

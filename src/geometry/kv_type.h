@@ -20,6 +20,14 @@ int64_t kv_type_block(KvType type);
 // q8_0 34, q6_0 26, q5_0 22, q4_0 18 bytes for 32 elements (a f16 scale and the integers).
 int64_t kv_row_bytes(KvType type, int64_t elements);
 
+// Whether rows are turned by a Hadamard rotation before they are stored, see kv/hadamard.h.
+// automatic: those of types below 8 bits, which it helps (docs/codecs.md).
+enum class KvRotation : uint8_t { automatic, on, off };
+bool is_rotated(KvType type, KvRotation rotation);
+const char* kv_rotation_name(KvRotation rotation);  // auto, on, off
+// Errors: invalid_input.
+Result<KvRotation> parse_kv_rotation(std::string_view name);
+
 const char* kv_type_name(KvType type);
 // Errors: invalid_input, naming the known types.
 Result<KvType> parse_kv_type(std::string_view name);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kv/codec.h"
+#include "kv/hadamard.h"
 
 namespace weir {
 
@@ -29,7 +30,9 @@ void rotate_row(const KvGroup& group, std::byte* block, int row, int64_t from_po
     for (int head = 0; head < layer.n_kv_heads; ++head) {
       std::byte* tile = block + layer.k_offset + head * layer.k_tile_bytes;
       codec.decode_k(tile, group.block_tokens, row, key);
+      if (group.k_rotated) hadamard(std::span<float>(key));
       rotator.rotate(layer.layer, from_position, to_position, key);
+      if (group.k_rotated) hadamard(std::span<float>(key));
       codec.encode_k(tile, group.block_tokens, row, key);
     }
   }

@@ -14,7 +14,8 @@ namespace weir {
 // Moves the stored bits; nothing is rounded again.
 void copy_row(const KvGroup& group, const std::byte* from, int from_row, std::byte* to, int to_row);
 
-// Decodes the keys, rotates them from one position to another, and encodes them again.
+// Decodes the keys, rotates them from one position to another, and encodes them again: a quantized
+// key is rounded once more. Keys that are stored Hadamard-rotated are turned back in between.
 void rotate_row(const KvGroup& group, std::byte* block, int row, int64_t from_position,
                 int64_t to_position, const KeyRotator& rotator);
 

@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "kv/block_rows.h"
+#include "kv/hadamard.h"
 #include "kv/testing/small_store.h"
 
 namespace weir {
@@ -291,7 +292,8 @@ TEST(BlockRows, CopyAndRotateReachEveryLayerAndHeadAndNothingElse) {
 TEST(BlockRows, QuantizedRowsAreCopiedByBitsAndRotatedByValue) {
   constexpr int kB = 16;
   for (const KvType type : kQuantizedTypes) {
-    const KvGroup group = two_layers(type, type, kB);
+    KvGroup group = two_layers(type, type, kB);
+    group.k_rotated = false;
     const size_t bytes = static_cast<size_t>(group.block_bytes.v);
     std::vector<std::byte> from(bytes), to(bytes, std::byte{0});
     std::minstd_rand random(9);
@@ -329,6 +331,32 @@ TEST(BlockRows, QuantizedRowsAreCopiedByBitsAndRotatedByValue) {
       }
     }
     EXPECT_EQ(to, before);  // nothing but the keys of row 15 had changed
+  }
+}
+
+// Rope turns the key itself, not its Hadamard rotation.
+TEST(BlockRows, RotatedKeysAreTurnedBackBeforeTheyMove) {
+  constexpr int kB = 16;
+  KvGroup group = two_layers(KvType::f32, KvType::f32, kB);
+  group.k_rotated = true;
+  std::vector<std::byte> block(static_cast<size_t>(group.block_bytes.v));
+  const Codec& codec = codec_of(KvType::f32);
+  for (const GroupLayer& l : group.layers) {
+    for (int h = 0; h < l.n_kv_heads; ++h) {
+      std::vector<float> key = random_row(l.k_dim, static_cast<uint32_t>(h));
+      hadamard(std::span<float>(key));
+      codec.encode_k(block.data() + l.k_offset + h * l.k_tile_bytes, kB, 5, key);
+    }
+  }
+  rotate_row(group, block.data(), 5, 10, 13, AddRotator());
+  for (const GroupLayer& l : group.layers) {
+    for (int h = 0; h < l.n_kv_heads; ++h) {
+      std::vector<float> key(static_cast<size_t>(l.k_dim));
+      codec.decode_k(block.data() + l.k_offset + h * l.k_tile_bytes, kB, 5, key);
+      hadamard(std::span<float>(key));
+      const std::vector<float> was = random_row(l.k_dim, static_cast<uint32_t>(h));
+      for (size_t i = 0; i < key.size(); ++i) EXPECT_NEAR(key[i], was[i] + 3.0f, 1e-5);
+    }
   }
 }
 

@@ -381,7 +381,7 @@ TEST(CatalogFieldCases, Case22CatalogAndPlanAgree) {
   for (const CatalogEntry& entry : builtin_catalog_entries()) {
     for (const OrderedJson& row : entry.derived["codecs"]["q8_0"]["contexts"]) {
       PlanOptions options;
-      options.types = {{KvType::q8_0, KvType::q8_0}};
+      options.formats = {KvFormat::uniform(KvType::q8_0)};
       options.contexts = {row["tokens"].get<int64_t>()};
       ModelSource source;
       source.geometry = geometry_of(entry.facts);

@@ -43,9 +43,10 @@ std::string layers(const PlanReport& report) {
   const LayerSummary summary = summarize_layers(report.geometry());
   std::vector<Row> rows;
   for (const LayerKindSummary& k : summary.kinds) {
-    const PlanType& type = report.main().type;
+    const KvFormat& format = report.main().format;
+    const KvType k_type = format.k_of(k.retention.kind), v_type = format.v_of(k.retention.kind);
     const Bytes per_token = k.n_layers * k.n_kv_heads *
-                            Bytes{kv_row_bytes(type.k, k.k_dim) + kv_row_bytes(type.v, k.v_dim)};
+                            Bytes{kv_row_bytes(k_type, k.k_dim) + kv_row_bytes(v_type, k.v_dim)};
     const bool is_global = k.retention.kind == LayerKind::global;
     rows.push_back({fmt::format("{} {}", k.n_layers, kind_name(k.retention.kind)),
                     fmt::format("{} × {} + {}", k.n_kv_heads, k.k_dim, k.v_dim),
@@ -90,7 +91,7 @@ std::string capacity(const TypeReport& type) {
                               : c.most_tokens < 1 ? "no token"
                                                   : fmt::format("{} tokens", c.most_tokens);
   return fmt::format("<h2>What {} of {} KV hold</h2>\n<p>Longest context that fits: {}.</p>\n",
-                     format_bytes(c.budget), xml_escape(type.type.name()), longest) +
+                     format_bytes(c.budget), xml_escape(type.format.type_name()), longest) +
          table({"context", "conversations"}, rows);
 }
 
@@ -112,9 +113,9 @@ std::string plan_html(const PlanReport& report) {
   for (const std::string& note : g.notes)
     html += "<p class=\"note\">" + xml_escape(note) + "</p>\n";
   html += plan_svg(report);
-  html += "<h2>Layers (" + xml_escape(report.main().type.name()) + ")</h2>\n" + layers(report);
+  html += "<h2>Layers (" + xml_escape(report.main().format.type_name()) + ")</h2>\n" + layers(report);
   for (const TypeReport& type : report.types) {
-    html += "<h2>By context (" + xml_escape(type.type.name()) + ")</h2>\n" + contexts(type);
+    html += "<h2>By context (" + xml_escape(type.format.type_name()) + ")</h2>\n" + contexts(type);
     if (const std::optional<int64_t> n = type.growth.crossover()) {
       html += fmt::format(
           "<p>From {} tokens on the global layers hold more than the full windows."

@@ -59,9 +59,12 @@ Json row_json(const PlanRow& row) {
 
 // The fields that depend on the KV type, added to `to`.
 void add_type(Json& to, const TypeReport& report) {
-  to["kv_type"] = report.type.name();
-  to["kv_type_k"] = kv_type_name(report.type.k);
-  to["kv_type_v"] = kv_type_name(report.type.v);
+  const KvFormat& format = report.format;
+  to["kv_type"] = format.type_name();
+  to["kv_type_k"] = kv_type_name(format.global_k);
+  to["kv_type_v"] = kv_type_name(format.global_v);
+  to["kv_type_local_k"] = kv_type_name(format.local_k);
+  to["kv_type_local_v"] = kv_type_name(format.local_v);
   to["global_bytes_per_token"] = report.growth.global_per_token().v;
   to["local_bytes_per_token"] = report.growth.local_per_token().v;
   to["local_bytes"] = report.growth.local_bytes().v;

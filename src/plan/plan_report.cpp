@@ -62,11 +62,6 @@ PlanCapacity capacity_of(const KvPlanner& planner, const PlanOptions& options,
 
 }  // namespace
 
-std::string PlanType::name() const {
-  if (k == v) return kv_type_name(k);
-  return std::string("k ") + kv_type_name(k) + ", v " + kv_type_name(v);
-}
-
 double PlanRow::ratio() const {
   return static_cast<double>(plan.resident().v) /
          static_cast<double>(std::max<int64_t>(1, uniform.v));
@@ -84,12 +79,12 @@ Result<PlanReport> make_plan_report(ModelSource source, PlanOptions options) {
 
   PlanReport report;
   report.block_tokens = choose_block_tokens(source.geometry);
-  for (const PlanType& type : options.types) {
-    const KvFormat format{type.k, type.v, type.k, type.v, report.block_tokens};
+  for (KvFormat format : options.formats) {
+    format.block_tokens = report.block_tokens;
     Result<KvPlanner> planner = KvPlanner::create(source.geometry, format);
     if (!planner) return planner.error();
     TypeReport one{
-        .type = type, .growth = *KvGrowth::of(source.geometry, format), .rows = {}, .capacity = {}};
+        .format = format, .growth = *KvGrowth::of(source.geometry, format), .rows = {}, .capacity = {}};
     for (const int64_t n : options.contexts) {
       const int64_t s = options.parallel;
       const RewindPlan rewind = plan_rewind(planner->layout(), n, options.rewind_bound);

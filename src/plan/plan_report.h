@@ -12,15 +12,10 @@
 
 namespace weir {
 
-// K and V types of all layers, as the user named them.
-struct PlanType {
-  KvType k = KvType::f16, v = KvType::f16;
-  std::string name() const;  // "q8_0", or "k q8_0, v f16"
-};
-
 struct PlanOptions {
-  std::vector<PlanType> types = {{}};  // at least one; the first is the main one
-  std::vector<int64_t> contexts;       // empty: doubling from 4096 to the model's largest
+  // At least one; the first is the main one. The planner chooses the block length.
+  std::vector<KvFormat> formats = {{}};
+  std::vector<int64_t> contexts;  // empty: doubling from 4096 to the model's largest
   int64_t ubatch = 512;
   int64_t parallel = 1;         // conversations of that length at once
   int64_t idle = 0;             // more of them that are kept and do not run
@@ -55,7 +50,7 @@ struct PlanCapacity {
 };
 
 struct TypeReport {
-  PlanType type;
+  KvFormat format;
   KvGrowth growth;
   std::vector<PlanRow> rows;
   std::optional<PlanCapacity> capacity;
@@ -66,7 +61,7 @@ struct PlanReport {
   ModelSource source;
   PlanOptions options;
   int block_tokens = 0;
-  std::vector<TypeReport> types;  // in the order of options.types
+  std::vector<TypeReport> types;  // in the order of options.formats
 
   const KvGeometry& geometry() const { return source.geometry; }
   const TypeReport& main() const { return types.front(); }

@@ -35,7 +35,7 @@ Chart make_chart(const PlanReport& report) {
   const std::optional<int64_t> crossover = growth.crossover();
   Chart chart;
   chart.title = report.geometry().name + ": KV memory of one conversation";
-  chart.subtitle = report.main().type.name() + " KV";
+  chart.subtitle = report.main().format.type_name() + " KV";
   for (const KvGrowth::Local& local : growth.locals()) {
     const bool is_chunked = local.retention.kind == LayerKind::chunked;
     chart.subtitle +=

@@ -28,9 +28,9 @@ std::string heading(const PlanReport& report) {
 }
 
 // Bytes of one token in one layer of this kind.
-Bytes row_bytes(const LayerKindSummary& kind, const PlanType& type) {
-  return kind.n_kv_heads *
-         Bytes{kv_row_bytes(type.k, kind.k_dim) + kv_row_bytes(type.v, kind.v_dim)};
+Bytes row_bytes(const LayerKindSummary& kind, const KvFormat& format) {
+  return kind.n_kv_heads * Bytes{kv_row_bytes(format.k_of(kind.retention.kind), kind.k_dim) +
+                                 kv_row_bytes(format.v_of(kind.retention.kind), kind.v_dim)};
 }
 
 std::string layers_table(const PlanReport& report) {
@@ -38,11 +38,11 @@ std::string layers_table(const PlanReport& report) {
   const bool several = report.types.size() > 1;
   std::vector<std::string> head = {"layers", "KV heads × K + V"};
   for (const TypeReport& t : report.types) {
-    head.push_back(several ? t.type.name() + "/token" : "per token");
+    head.push_back(several ? t.format.type_name() + "/token" : "per token");
   }
   head.push_back("reads");
   for (const TypeReport& t : report.types) {
-    head.push_back(several ? t.type.name() + " fixed" : "fixed");
+    head.push_back(several ? t.format.type_name() + " fixed" : "fixed");
   }
   TextTable table(head);
   for (const LayerKindSummary& kind : summary.kinds) {
@@ -51,7 +51,7 @@ std::string layers_table(const PlanReport& report) {
         fmt::format("{} {}", kind.n_layers, kind_name(kind.retention.kind)),
         fmt::format("{} × {} + {}", kind.n_kv_heads, kind.k_dim, kind.v_dim)};
     for (const TypeReport& t : report.types) {
-      row.push_back(format_bytes(kind.n_layers * row_bytes(kind, t.type)));
+      row.push_back(format_bytes(kind.n_layers * row_bytes(kind, t.format)));
     }
     const bool is_chunked = kind.retention.kind == LayerKind::chunked;
     row.push_back(is_global ? "every token"
@@ -60,7 +60,7 @@ std::string layers_table(const PlanReport& report) {
     for (const TypeReport& t : report.types) {
       row.push_back(is_global ? "grows"
                               : format_bytes(kind.retention.window * kind.n_layers *
-                                             row_bytes(kind, t.type)));
+                                             row_bytes(kind, t.format)));
     }
     table.add(row);
   }
@@ -78,8 +78,8 @@ std::string contexts_table(const PlanReport& report) {
   const bool several = report.types.size() > 1;
   std::vector<std::string> head = {"context"};
   if (several) {
-    for (const TypeReport& t : report.types) head.push_back(t.type.name());
-    head.push_back("uniform " + report.main().type.name());
+    for (const TypeReport& t : report.types) head.push_back(t.format.type_name());
+    head.push_back("uniform " + report.main().format.type_name());
   } else {
     head.insert(head.end(), {"global", "local", "resident", "uniform"});
   }
@@ -138,7 +138,7 @@ std::string engine_lines(const PlanReport& report) {
                   plural(o.parallel, "conversation"), main.context, o.ubatch);
   const bool several = report.types.size() > 1;
   std::vector<std::string> head = {""};
-  for (const TypeReport& t : report.types) head.push_back(several ? t.type.name() : "");
+  for (const TypeReport& t : report.types) head.push_back(several ? t.format.type_name() : "");
   std::vector<std::string> readable = {"rows that the next token reads"},
                            rounding = {
                                fmt::format("rounding to blocks of {} tokens", report.block_tokens)};
@@ -190,7 +190,7 @@ std::string budget_lines(const PlanReport& report) {
   for (const TypeReport& t : report.types) {
     if (!t.capacity) continue;
     const PlanCapacity& c = *t.capacity;
-    text += fmt::format("\n  With {} for KV ({}):\n", format_bytes(c.budget), t.type.name());
+    text += fmt::format("\n  With {} for KV ({}):\n", format_bytes(c.budget), t.format.type_name());
     const std::string who = plural(report.options.parallel, "conversation");
     const int64_t max = report.geometry().max_context;
     if (c.most_tokens < 1) {
@@ -215,7 +215,7 @@ std::string budget_lines(const PlanReport& report) {
 
 std::string plan_text(const PlanReport& report) {
   std::string types;
-  for (const TypeReport& t : report.types) types += (types.empty() ? "" : "; ") + t.type.name();
+  for (const TypeReport& t : report.types) types += (types.empty() ? "" : "; ") + t.format.type_name();
   return heading(report) + "  KV type " + types + "\n\n" + layers_table(report) +
          contexts_table(report) + engine_lines(report) + keeping_lines(report) +
          budget_lines(report);
