@@ -412,11 +412,8 @@ void table(int pairs) {
 void types(int pairs) {
   Team team(1);
   std::printf("%-22s %-6s %10s %10s %9s %8s\n", "", "", "ms", "f16 ms", "GB/s", "x f16");
-  for (const auto& [n_past, n_new] : {std::pair<int64_t, int64_t>{4095, 1},
-                                      {16383, 1},
-                                      {32767, 1},
-                                      {4096, 512},
-                                      {16384, 512}}) {
+  for (const auto& [n_past, n_new] :
+       {std::pair<int64_t, int64_t>{4095, 1}, {16383, 1}, {32767, 1}, {4096, 512}, {16384, 512}}) {
     Shape base{n_past, n_new, 32, true};
     const int layers = layers_for(base);
     WeirCase f16(base, layers, 1);

@@ -98,6 +98,51 @@ TEST(Cli, PerplexityIsLlamaCpps) {
   EXPECT_NEAR(json["ratio"].get<double>(), 1.0, 1e-3);
 }
 
+// Several types in one run, each beside f32 KV; the first one's figures stand outside the list,
+// too.
+TEST(Cli, PerplexityComparesKvTypes) {
+  const std::string slice = std::filesystem::temp_directory_path() / "weir-perplexity.txt";
+  std::ifstream text(kText);
+  std::string start(9000, '\0');
+  text.read(start.data(), std::ssize(start));
+  std::ofstream(slice) << start;
+  const auto json = json_of("perplexity -m " + kTiny + " -f " + slice +
+                            " -c 1024 --kv-type q8_0 --kv-type q4_0 --kv-type f32 --json -t 1");
+  std::filesystem::remove(slice);
+  ASSERT_EQ(json["by_type"].size(), 3u);
+  EXPECT_EQ(json["kv_type"], "q8_0");
+  EXPECT_EQ(json["perplexity"], json["by_type"][0]["perplexity"]);
+  EXPECT_LT(json["by_type"][0]["kl_divergence"], 1e-3);
+  EXPECT_GT(json["by_type"][1]["kl_divergence"], json["by_type"][0]["kl_divergence"]);
+  EXPECT_LT(json["by_type"][1]["top1_agreement"], json["by_type"][0]["top1_agreement"]);
+  EXPECT_EQ(json["by_type"][2]["kl_divergence"], 0);
+  EXPECT_EQ(json["by_type"][2]["perplexity"], json["f32_perplexity"]);
+  const auto bytes = [&](size_t i) { return json["by_type"][i]["kv_bytes"].get<int64_t>(); };
+  EXPECT_EQ(bytes(0) * 128, bytes(2) * 34);  // 32 elements: 34 bytes of 128
+  EXPECT_EQ(bytes(1) * 128, bytes(2) * 18);
+}
+
+TEST(Cli, RunsWithEveryKvType) {
+  int64_t last = INT64_MAX;
+  for (const std::string type : {"f32", "f16", "q8_0", "q6_0", "q5_0", "q4_0"}) {
+    const auto json =
+        json_of("run -m " + kTiny + " -p Once -n 8 --temp 0 -t 1 --json --kv-type " + type);
+    const auto resident = json["kv"]["resident_bytes"].get<int64_t>();
+    EXPECT_EQ(json["kv"]["planned_bytes"], resident) << type;
+    EXPECT_LT(resident, last) << type;
+    last = resident;
+  }
+  const auto mixed = json_of("run -m " + kTiny + " -p Once -n 8 --temp 0 -t 1 --json" +
+                             " -ctk q8_0 -ctv q4_0 --kv-type-local f16 --kv-rotate on");
+  EXPECT_EQ(mixed["kv"]["planned_bytes"], mixed["kv"]["resident_bytes"]);
+  for (const std::string command : {"perplexity -f " + kText, std::string("verify"),
+                                    std::string("run -p x"), std::string("bench")}) {
+    EXPECT_EQ(weir(command + " -m " + kTiny + " --kv-rotate sometimes").exit_code, 2) << command;
+  }
+  // Only commands that compare take several types.
+  EXPECT_EQ(weir("run -p x -m " + kTiny + " --kv-type q8_0 --kv-type q4_0").exit_code, 2);
+}
+
 TEST(Cli, BenchComparesPairByPair) {
   const auto json =
       json_of("bench -m " + kTiny + " --depths 0,256 -p 64 -n 4 -r 2 --peer --json -t 1");

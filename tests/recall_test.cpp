@@ -110,5 +110,22 @@ TEST(Recall, ScoresWhatLlamaCppScores) {
   EXPECT_EQ(right, 413);
 }
 
+// Every tenth case, over all distances: what f16 KV recalls, q8_0 KV recalls.
+TEST(Recall, DoesNotDropWithEightBits) {
+  const std::vector<RecallCase> cases = recall_cases();
+  EngineOptions quantized = tiny_options();
+  quantized.kv = KvFormat::uniform(KvType::q8_0, 16);
+  const auto f16 = make_tiny_core();
+  const auto q8_0 = make_tiny_core(quantized);
+  int right = 0, right_quantized = 0;
+  for (size_t i = 0; i < cases.size(); i += 10) {
+    right += contains(reply_to(*f16, greedy(cases[i].prompt, kMaxReply)).text, cases[i].answer);
+    right_quantized +=
+        contains(reply_to(*q8_0, greedy(cases[i].prompt, kMaxReply)).text, cases[i].answer);
+  }
+  EXPECT_GE(right, 40);  // of 42
+  EXPECT_GE(right_quantized, right);
+}
+
 }  // namespace
 }  // namespace weir

@@ -432,7 +432,8 @@ TEST(FieldCase, ChunkedIsNotSliding) {
         codec_of(c.shape.v_type).encode_v(t.v, 16, static_cast<int>(row % 16), ones);
       }
       const double n = static_cast<double>(keys(p));
-      const double one = c.shape.v_type == KvType::q8_0 ? 127.0 * half_to_float(float_to_half(1.0f / 127)) : 1.0;
+      const double one =
+          c.shape.v_type == KvType::q8_0 ? 127.0 * half_to_float(float_to_half(1.0f / 127)) : 1.0;
       EXPECT_NEAR(attend_stored(c, storage)[0], one * n / (n + 1), 1e-6) << c << " at " << p;
     }
   }

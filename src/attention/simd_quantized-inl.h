@@ -1,6 +1,6 @@
 // The products over quantized tiles. An integer of 8 bits times an f16 scale is exact in f32: the
-// products are those over the float tiles of the same values, bit by bit, but that the elements of a
-// head come in the order in which they are unpacked. Included once per Highway target.
+// products are those over the float tiles of the same values, bit by bit, but that the elements of
+// a head come in the order in which they are unpacked. Included once per Highway target.
 //
 // A few rows of queries (a token's heads) unpack in registers on the way. Many rows (a prompt's
 // tokens) share what is unpacked once, into a buffer of 32 KiB on the stack.
@@ -34,8 +34,7 @@ HWY_INLINE IntVec load_bytes(const std::byte* from) {
 }
 HWY_INLINE FloatVec load_signed_bytes(const std::byte* from) {
   const hn::Rebind<int8_t, FloatTag> d8;
-  const IntVec wide =
-      hn::PromoteTo(IntTag(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(from)));
+  const IntVec wide = hn::PromoteTo(IntTag(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(from)));
   return hn::ConvertTo(FloatTag(), wide);
 }
 HWY_INLINE FloatVec load_scales(const std::byte* from) {
@@ -85,8 +84,8 @@ struct KeyVectors<T> {
   const std::byte* bytes[kBlockVectors];
 };
 
-// Calls take(n, v, k) with the n-th element of the chain of the keys of vector v, for the 32 elements
-// of a part. bytes: of each vector's keys, byte after byte `B` apart.
+// Calls take(n, v, k) with the n-th element of the chain of the keys of vector v, for the 32
+// elements of a part. bytes: of each vector's keys, byte after byte `B` apart.
 template <class Take>
 HWY_INLINE void for_elements(Quantized<8>, const std::byte* const* bytes, ptrdiff_t B, Take take) {
   for (int i = 0; i < 32; ++i) {
@@ -281,8 +280,8 @@ HWY_INLINE ColumnPair load_columns(Quantized<5>, const std::byte* row) {
   uint32_t word;
   std::memcpy(&word, row + 16, sizeof word);  // little-endian, as Highway's targets are
   const auto column = hn::Iota(du, kFirst);
-  const auto shift = hn::Add(hn::ShiftLeft<3>(hn::And(column, hn::Set(du, 3))),
-                             hn::ShiftRight<2>(column));
+  const auto shift =
+      hn::Add(hn::ShiftLeft<3>(hn::And(column, hn::Set(du, 3))), hn::ShiftRight<2>(column));
   const auto bits = hn::Shr(hn::Set(du, word), shift);
   const IntVec low = load_bytes(row + kFirst);
   const IntVec above = hn::BitCast(d, hn::ShiftLeft<4>(bits));

@@ -59,7 +59,10 @@ struct StoreValues {
 template <class T>
 constexpr KvType quantized_type() {
   constexpr int kBits = T::kBits;
-  return kBits == 8 ? KvType::q8_0 : kBits == 6 ? KvType::q6_0 : kBits == 5 ? KvType::q5_0 : KvType::q4_0;
+  return kBits == 8   ? KvType::q8_0
+         : kBits == 6 ? KvType::q6_0
+         : kBits == 5 ? KvType::q5_0
+                      : KvType::q4_0;
 }
 
 template <QuantizedType T>

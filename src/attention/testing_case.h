@@ -48,9 +48,9 @@ inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   out << c.shape.n_heads << "/" << c.shape.n_kv_heads << " heads, k " << c.shape.k_dim << " "
       << kv_type_name(c.shape.k_type) << ", v " << c.shape.v_dim << " "
       << kv_type_name(c.shape.v_type) << ", rotated " << c.shape.k_rotated << c.shape.v_rotated
-      << ", B " << c.shape.block_tokens << ", kind "
-      << static_cast<int>(c.retention.kind) << " window " << c.retention.window << ", cap "
-      << c.params.softcap << ", sinks " << (c.params.sinks != nullptr) << ", seed " << c.seed;
+      << ", B " << c.shape.block_tokens << ", kind " << static_cast<int>(c.retention.kind)
+      << " window " << c.retention.window << ", cap " << c.params.softcap << ", sinks "
+      << (c.params.sinks != nullptr) << ", seed " << c.seed;
   for (const Rows& r : c.rows) out << ", [" << r.n_past << "+" << r.n_new << "]";
   return out;
 }

@@ -21,7 +21,8 @@ void turn_back(std::vector<double>& value, std::vector<double>& tolerance) {
 // - a score is a chain of k_dim products: off by at most (2 k_dim + 4) u sum|q k|, the 4 for the
 //   scale and softcap's division; tanh is good to 8u, times the cap;
 // - quantized keys and values, integer times scale, are exact in f32;
-// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by an
+// - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by
+// an
 //   exponential (4u and u times the gap) and rounds twice. Together a relative error w of each p;
 // - w enters numerator and denominator, which add rounding of their n terms.
 // - turning the result back sums a block of n errors with signs, over sqrt(n), and rounds log2(n)

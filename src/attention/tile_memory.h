@@ -41,8 +41,8 @@ struct TileMemory {
   float* denom = nullptr;   // [rows]
 
   static int64_t floats(int64_t rows, int k_dim, int v_dim) {
-    return round_up(rows * k_dim, 16) + round_up(k_dim, 16) + rows * kScoreStride + PartResult::floats(rows, v_dim) +
-           2 * round_up(rows, 16);
+    return round_up(rows * k_dim, 16) + round_up(k_dim, 16) + rows * kScoreStride +
+           PartResult::floats(rows, v_dim) + 2 * round_up(rows, 16);
   }
   static TileMemory at(float* memory, int64_t rows, int k_dim, int v_dim) {
     TileMemory m;

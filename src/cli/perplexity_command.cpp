@@ -1,17 +1,19 @@
-// weir perplexity: how well a model predicts a text, by llama.cpp's rule.
+// weir perplexity: how well a model predicts a text, by llama.cpp's rule, and what KV types do to
+// its predictions.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "engine/evaluator.h"
+#include "engine/text_quality.h"
 #include "llama.h"
 #include "oracle/llama_peer.h"
+#include "plan/text_table.h"
 
 namespace weir {
 namespace {
@@ -23,56 +25,142 @@ struct PerplexityOptions {
   bool as_json = false;
 };
 
-// Running mean of -log p of the tokens that came.
-struct Surprise {
-  double sum = 0, sum_of_squares = 0;
-  int64_t count = 0;
+// What reads the text side by side: f32 KV first, which the others are compared with.
+class Readers {
+ public:
+  Readers(const Model& model, const EngineOptions& engine)
+      : model_(model), engine_(engine), device_(make_cpu_device()) {}
 
-  void add(std::span<const float> logits, Token next) {
-    const float largest = *std::max_element(logits.begin(), logits.end());
-    double total = 0;
-    for (const float logit : logits) total += std::exp(static_cast<double>(logit - largest));
-    const double surprise =
-        std::log(total) - static_cast<double>(logits[static_cast<size_t>(next)] - largest);
-    sum += surprise;
-    sum_of_squares += surprise * surprise;
-    ++count;
+  // The formats asked for are `formats`. Errors: invalid_input, io_error.
+  Status add(std::span<const KvFormat> formats) {
+    KvFormat exact = KvFormat::uniform(KvType::f32, formats.front().block_tokens);
+    exact.rotation = KvRotation::off;
+    std::vector<KvFormat> all = {exact};
+    for (const KvFormat& format : formats) {
+      if (format != exact) all.push_back(format);
+    }
+    for (const KvFormat& format : all) {
+      Result<std::unique_ptr<Evaluator>> one =
+          Evaluator::create(model_, *device_, format, engine_.kv_budget, engine_.n_threads);
+      if (!one) return one.error();
+      formats_.push_back(format);
+      weir_.push_back(std::move(*one));
+    }
+    return {};
   }
-  double perplexity() const { return std::exp(sum / static_cast<double>(count)); }
-  // Standard error of the perplexity, from that of the mean.
-  double error() const {
-    const double n = static_cast<double>(count);
-    const double mean = sum / n;
-    const double variance = std::max(0.0, sum_of_squares / n - mean * mean);
-    return perplexity() * std::sqrt(variance / std::max(1.0, n - 1));
+
+  Status add_peer(const std::string& path, const PeerOptions& peer, bool repack) {
+    Result<std::unique_ptr<LlamaPeer>> opened = LlamaPeer::load(path, peer, repack);
+    if (!opened) return opened.error();
+    peer_ = std::move(*opened);
+    return {};
   }
+  bool has_peer() const { return peer_ != nullptr; }
+
+  std::vector<TokenReader> read() {
+    std::vector<TokenReader> readers;
+    for (const auto& one : weir_) {
+      readers.push_back([&one](auto step, auto rows) { return one->append(step, rows); });
+    }
+    if (peer_) readers.push_back([this](auto step, auto rows) { return read_peer(step, rows); });
+    return readers;
+  }
+  void clear() {
+    for (const auto& one : weir_) one->clear();
+    if (peer_) peer_->clear();
+  }
+
+  size_t index_of(const KvFormat& format) const {
+    return static_cast<size_t>(std::find(formats_.begin(), formats_.end(), format) -
+                               formats_.begin());
+  }
+  size_t peer_index() const { return weir_.size(); }
+  Bytes kv_bytes(size_t reader) const { return weir_[reader]->cache().usage().resident(); }
+
+ private:
+  Result<std::span<const float>> read_peer(std::span<const Token> step,
+                                           std::span<const int32_t> rows) {
+    peer_logits_.resize(rows.size() * static_cast<size_t>(model_.n_vocab()));
+    if (Status e = peer_->evaluate(step, rows, peer_logits_); !e.ok()) return e;
+    return std::span<const float>(peer_logits_);
+  }
+
+  const Model& model_;
+  const EngineOptions& engine_;
+  std::unique_ptr<KvDevice> device_;
+  std::vector<KvFormat> formats_;
+  std::vector<std::unique_ptr<Evaluator>> weir_;
+  std::unique_ptr<LlamaPeer> peer_;
+  std::vector<float> peer_logits_;
 };
 
-using ReadStep = std::function<Result<std::span<const float>>(std::span<const Token> tokens,
-                                                              std::span<const int32_t> rows)>;
+nlohmann::json json_of(const KvFormat& format, const TextQuality::Reader& result, Bytes kv) {
+  return {{"kv_type", format.type_name()},
+          {"kv_type_k", kv_type_name(format.global_k)},
+          {"kv_type_v", kv_type_name(format.global_v)},
+          {"kv_type_local_k", kv_type_name(format.local_k)},
+          {"kv_type_local_v", kv_type_name(format.local_v)},
+          {"kv_rotate", kv_rotation_name(format.rotation)},
+          {"perplexity", result.surprise.perplexity()},
+          {"error", result.surprise.error()},
+          {"kl_divergence", result.from_first.mean()},
+          {"top1_agreement", result.from_first.agreement()},
+          {"kv_bytes", kv.v}};
+}
 
-// One window of the text: the first half is context, each token of the second half is predicted.
-Status read_window(std::span<const Token> tokens, int64_t step_tokens, size_t n_vocab,
-                   const ReadStep& read, Surprise& surprise) {
-  const size_t first_scored = tokens.size() / 2;
-  for (size_t at = 0; at < tokens.size();) {
-    const size_t n = std::min(static_cast<size_t>(step_tokens), tokens.size() - at);
-    std::vector<int32_t> rows;
-    for (size_t i = 0; i < n; ++i) {
-      const size_t position = at + i;
-      if (position >= first_scored && position + 1 < tokens.size()) {
-        rows.push_back(static_cast<int32_t>(i));
-      }
+void print(const PerplexityOptions& options, size_t window, std::span<const KvFormat> formats,
+           const Readers& readers, const TextQuality& quality) {
+  const TextQuality::Reader& exact = quality.of(0);
+  const TextQuality::Reader& main = quality.of(readers.index_of(formats.front()));
+  const auto theirs = [&]() -> const TextQuality::Reader& {
+    return quality.of(readers.peer_index());
+  };
+  if (options.as_json) {
+    // The first type's figures, then those of each.
+    const size_t first = readers.index_of(formats.front());
+    nlohmann::json json = json_of(formats.front(), main, readers.kv_bytes(first));
+    json["tokens"] = main.surprise.count;
+    json["context"] = window;
+    json["f32_perplexity"] = exact.surprise.perplexity();
+    json["by_type"] = nlohmann::json::array();
+    for (const KvFormat& format : formats) {
+      const size_t i = readers.index_of(format);
+      json["by_type"].push_back(json_of(format, quality.of(i), readers.kv_bytes(i)));
     }
-    const Result<std::span<const float>> logits = read(tokens.subspan(at, n), rows);
-    if (!logits) return logits.error();
-    for (size_t r = 0; r < rows.size(); ++r) {
-      surprise.add(logits->subspan(r * n_vocab, n_vocab),
-                   tokens[at + static_cast<size_t>(rows[r]) + 1]);
+    if (readers.has_peer()) {
+      json["peer_perplexity"] = theirs().surprise.perplexity();
+      json["peer_kl_divergence"] = theirs().from_first.mean();
+      json["peer_top1_agreement"] = theirs().from_first.agreement();
+      json["ratio"] = main.surprise.perplexity() / theirs().surprise.perplexity();
     }
-    at += n;
+    std::puts(json.dump().c_str());
+    return;
   }
-  return {};
+  TextTable table(
+      {"KV type", "perplexity", "", "to f32", "KL divergence", "same likeliest", "KV of a window"});
+  const auto add = [&](const std::string& name, const TextQuality::Reader& r, std::string kv) {
+    table.add({name, fmt::format("{:.4f}", r.surprise.perplexity()),
+               fmt::format("± {:.4f}", r.surprise.error()),
+               fmt::format("{:+.4f} %",
+                           100 * (r.surprise.perplexity() / exact.surprise.perplexity() - 1)),
+               fmt::format("{:.3g}", r.from_first.mean()),
+               fmt::format("{:.2f} %", 100 * r.from_first.agreement()), std::move(kv)});
+  };
+  for (const KvFormat& format : formats) {
+    const size_t i = readers.index_of(format);
+    add(format.type_name(), quality.of(i), format_bytes(readers.kv_bytes(i)));
+  }
+  if (readers.has_peer()) add("llama.cpp", theirs(), "");
+  std::fputs(fmt::format("perplexity {:.4f} ± {:.4f} over {} tokens, windows of {}\n{}",
+                         main.surprise.perplexity(), main.surprise.error(), main.surprise.count,
+                         window, table.text(""))
+                 .c_str(),
+             stdout);
+  if (readers.has_peer()) {
+    std::puts(fmt::format("llama.cpp  {:.4f}, ratio {:.6f}", theirs().surprise.perplexity(),
+                          main.surprise.perplexity() / theirs().surprise.perplexity())
+                  .c_str());
+  }
 }
 
 int perplexity(const PerplexityOptions& options) {
@@ -84,6 +172,9 @@ int perplexity(const PerplexityOptions& options) {
   const Model& model = **loaded;
   Result<EngineOptions> engine = options.engine.engine_options(model);
   if (!engine) return report(engine.error());
+  const Result<std::vector<KvFormat>> formats =
+      options.engine.kv_types.formats(engine->kv.block_tokens);
+  if (!formats) return report(formats.error());
 
   const auto window =
       static_cast<size_t>(options.engine.context > 0 ? options.engine.context : 512);
@@ -96,78 +187,34 @@ int perplexity(const PerplexityOptions& options) {
                            "(and 4): give a longer text or a smaller -c",
                            tokens->size(), window)));
   }
-  const auto n_vocab = static_cast<size_t>(model.n_vocab());
-  const std::unique_ptr<KvDevice> device = make_cpu_device();
-  Result<std::unique_ptr<Evaluator>> weir =
-      Evaluator::create(model, *device, engine->kv, engine->kv_budget, engine->n_threads);
-  if (!weir) return report(weir.error());
-
-  std::unique_ptr<LlamaPeer> peer;
-  std::vector<float> peer_logits;
+  Readers readers(model, *engine);
+  if (Status s = readers.add(*formats); !s.ok()) return report(s);
   if (options.with_peer) {
-    Result<std::unique_ptr<LlamaPeer>> opened =
-        LlamaPeer::load(options.engine.model_path,
-                        peer_options(*engine, static_cast<int64_t>(window), engine->step_tokens),
-                        !options.engine.no_repack);
-    if (!opened) return report(opened.error());
-    peer = std::move(*opened);
+    const PeerOptions peer =
+        peer_options(*engine, static_cast<int64_t>(window), engine->step_tokens);
+    const Status s = readers.add_peer(options.engine.model_path, peer, !options.engine.no_repack);
+    if (!s.ok()) return report(s);
   }
 
   const bool adds_bos = llama_vocab_get_add_bos(model.vocab());
   const size_t windows = tokens->size() / window;
-  Surprise ours, theirs;
+  TextQuality quality(readers.read(), static_cast<size_t>(model.n_vocab()));
+  const size_t main = readers.index_of(formats->front());
   for (size_t i = 0; i < windows; ++i) {
     std::vector<Token> part(tokens->begin() + static_cast<int64_t>(i * window),
                             tokens->begin() + static_cast<int64_t>((i + 1) * window));
     if (adds_bos) part[0] = llama_vocab_bos(model.vocab());
-    (*weir)->clear();
-    Status s = read_window(
-        part, engine->step_tokens, n_vocab,
-        [&](auto step, auto rows) { return (*weir)->append(step, rows); }, ours);
-    if (s.ok() && peer) {
-      peer->clear();
-      s = read_window(
-          part, engine->step_tokens, n_vocab,
-          [&](std::span<const Token> step,
-              std::span<const int32_t> rows) -> Result<std::span<const float>> {
-            peer_logits.resize(rows.size() * n_vocab);
-            if (Status e = peer->evaluate(step, rows, peer_logits); !e.ok()) return e;
-            return std::span<const float>(peer_logits);
-          },
-          theirs);
-    }
-    if (!s.ok()) return report(s);
+    readers.clear();
+    if (Status s = quality.read_window(part, engine->step_tokens); !s.ok()) return report(s);
     if (isatty(STDERR_FILENO)) {
-      std::fputs(
-          fmt::format("\r{}/{} windows, perplexity {:.4f} ", i + 1, windows, ours.perplexity())
-              .c_str(),
-          stderr);
+      std::fputs(fmt::format("\r{}/{} windows, perplexity {:.4f} ", i + 1, windows,
+                             quality.of(main).surprise.perplexity())
+                     .c_str(),
+                 stderr);
     }
   }
   if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
-
-  if (options.as_json) {
-    nlohmann::json json = {{"perplexity", ours.perplexity()},
-                           {"error", ours.error()},
-                           {"tokens", ours.count},
-                           {"context", window},
-                           {"kv_type_k", kv_type_name(engine->kv.global_k)},
-                           {"kv_type_v", kv_type_name(engine->kv.global_v)}};
-    if (peer) {
-      json["peer_perplexity"] = theirs.perplexity();
-      json["ratio"] = ours.perplexity() / theirs.perplexity();
-    }
-    std::puts(json.dump().c_str());
-    return kDone;
-  }
-  std::puts(fmt::format("perplexity {:.4f} ± {:.4f} over {} tokens, windows of {}",
-                        ours.perplexity(), ours.error(), ours.count, window)
-                .c_str());
-  if (peer) {
-    std::puts(fmt::format("llama.cpp  {:.4f}, ratio {:.6f}", theirs.perplexity(),
-                          ours.perplexity() / theirs.perplexity())
-                  .c_str());
-  }
+  print(options, window, *formats, readers, quality);
   return kDone;
 }
 
@@ -175,8 +222,9 @@ int perplexity(const PerplexityOptions& options) {
 
 void add_perplexity_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<PerplexityOptions>();
-  CLI::App* command = app.add_subcommand("perplexity", "How well a model predicts a text");
-  options->engine.add_to(*command);
+  CLI::App* command = app.add_subcommand(
+      "perplexity", "How well a model predicts a text, with one KV type or several");
+  options->engine.add_to(*command, true);
   command->add_option("-f,--file", options->file, "The text")->required();
   command->add_flag("--peer", options->with_peer, "Also with llama.cpp, and the ratio");
   command->add_flag("--json", options->as_json, "Print one JSON object");

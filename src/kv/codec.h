@@ -14,8 +14,8 @@ namespace weir {
 // [block_tokens][v_dim].
 //
 // Quantized types: 32 elements of a row share an f16 scale and take n = 32, 24, 20 or 16 bytes of
-// integers (q8_0, q6_0, q5_0, q4_0; see quantized_block.h). A tile is one part for every 32 elements
-// of the head, [dim / 32] of
+// integers (q8_0, q6_0, q5_0, q4_0; see quantized_block.h). A tile is one part for every 32
+// elements of the head, [dim / 32] of
 //   K: the scales [block_tokens], then the bytes transposed, [n][block_tokens];
 //   V: the scales [block_tokens], then the bytes row by row, [block_tokens][n].
 // Each row is quantized by itself when it is written: its bits depend on nothing beside it.

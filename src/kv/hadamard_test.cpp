@@ -19,8 +19,16 @@ double entry(size_t i, size_t j, size_t size) {
 TEST(Hadamard, IsTheMatrixOnEveryBlockOfARow) {
   std::minstd_rand random(3);
   std::normal_distribution<float> normal;
-  for (const auto& [dim, block] : {std::pair{1, 1}, {2, 2}, {13, 1}, {32, 32}, {64, 64}, {80, 16},
-                                   {96, 32}, {192, 64}, {256, 256}, {576, 64}}) {
+  for (const auto& [dim, block] : {std::pair{1, 1},
+                                   {2, 2},
+                                   {13, 1},
+                                   {32, 32},
+                                   {64, 64},
+                                   {80, 16},
+                                   {96, 32},
+                                   {192, 64},
+                                   {256, 256},
+                                   {576, 64}}) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (float& x : row) x = normal(random);
     std::vector<float> turned = row;

@@ -113,7 +113,8 @@ std::string plan_html(const PlanReport& report) {
   for (const std::string& note : g.notes)
     html += "<p class=\"note\">" + xml_escape(note) + "</p>\n";
   html += plan_svg(report);
-  html += "<h2>Layers (" + xml_escape(report.main().format.type_name()) + ")</h2>\n" + layers(report);
+  html +=
+      "<h2>Layers (" + xml_escape(report.main().format.type_name()) + ")</h2>\n" + layers(report);
   for (const TypeReport& type : report.types) {
     html += "<h2>By context (" + xml_escape(type.format.type_name()) + ")</h2>\n" + contexts(type);
     if (const std::optional<int64_t> n = type.growth.crossover()) {

@@ -83,8 +83,10 @@ Result<PlanReport> make_plan_report(ModelSource source, PlanOptions options) {
     format.block_tokens = report.block_tokens;
     Result<KvPlanner> planner = KvPlanner::create(source.geometry, format);
     if (!planner) return planner.error();
-    TypeReport one{
-        .format = format, .growth = *KvGrowth::of(source.geometry, format), .rows = {}, .capacity = {}};
+    TypeReport one{.format = format,
+                   .growth = *KvGrowth::of(source.geometry, format),
+                   .rows = {},
+                   .capacity = {}};
     for (const int64_t n : options.contexts) {
       const int64_t s = options.parallel;
       const RewindPlan rewind = plan_rewind(planner->layout(), n, options.rewind_bound);

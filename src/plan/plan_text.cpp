@@ -215,7 +215,8 @@ std::string budget_lines(const PlanReport& report) {
 
 std::string plan_text(const PlanReport& report) {
   std::string types;
-  for (const TypeReport& t : report.types) types += (types.empty() ? "" : "; ") + t.format.type_name();
+  for (const TypeReport& t : report.types)
+    types += (types.empty() ? "" : "; ") + t.format.type_name();
   return heading(report) + "  KV type " + types + "\n\n" + layers_table(report) +
          contexts_table(report) + engine_lines(report) + keeping_lines(report) +
          budget_lines(report);
