@@ -44,7 +44,10 @@ BlockPool::BlockPool(const KvGroup& group, Budget& budget, KvMemory& memory,
   free_bytes_ = budget.open(Tag::committed_free);
 }
 
-BlockPool::~BlockPool() { memory_.unreserve(base_, options_.address_space); }
+BlockPool::~BlockPool() {
+  release_spares();
+  memory_.unreserve(base_, options_.address_space);
+}
 
 BlockPool::Range BlockPool::extents_of(int64_t slot) const {
   return {slot * block_bytes_ / extent_, ceil_div((slot + 1) * block_bytes_, extent_)};
@@ -56,8 +59,8 @@ BlockPool::Range BlockPool::slots_of(int64_t extent) const {
 }
 
 bool BlockPool::is_committed(int64_t extent) const {
-  return extent < static_cast<int64_t>(blocks_in_extent_.size()) &&
-         blocks_in_extent_[static_cast<size_t>(extent)] > 0;
+  if (extent >= static_cast<int64_t>(blocks_in_extent_.size())) return false;
+  return blocks_in_extent_[static_cast<size_t>(extent)] > 0 || spares_.contains(extent);
 }
 
 bool BlockPool::is_on_committed(int64_t slot) const {
@@ -162,7 +165,10 @@ Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
     if (static_cast<size_t>(range.end) > blocks_in_extent_.size()) {
       blocks_in_extent_.resize(static_cast<size_t>(range.end));
     }
-    for (int64_t e = range.begin; e < range.end; ++e) ++blocks_in_extent_[static_cast<size_t>(e)];
+    for (int64_t e = range.begin; e < range.end; ++e) {
+      ++blocks_in_extent_[static_cast<size_t>(e)];
+      spares_.erase(e);
+    }
     for (int64_t s = end_slot(); s <= slot; ++s) bare_.insert(static_cast<uint32_t>(s));
     if (slot >= slots_.size()) slots_.resize(slot + size_t{1});
     ready_.erase(slot);
@@ -259,12 +265,26 @@ void BlockPool::free_slot(uint32_t slot) {
   const Range range = extents_of(slot);
   for (int64_t e = range.begin; e < range.end; ++e) {
     if (--blocks_in_extent_[static_cast<size_t>(e)] > 0) continue;
-    // Memory first, then the bytes: another thread may take them at once.
-    memory_.decommit(base_ + e * extent_, {extent_});
-    free_bytes_.split({extent_});
-    sort_slots(e);
+    if (static_cast<int64_t>(spares_.size()) < options_.spare_extents) {
+      spares_.insert(e);
+    } else {
+      give_back(e);
+    }
   }
   for (KvObserver* o : observers_) o->on_block_freed(static_cast<int>(group_.id), slot);
+}
+
+void BlockPool::give_back(int64_t extent) {
+  // Memory first, then the bytes: another thread may take them at once.
+  memory_.decommit(base_ + extent * extent_, {extent_});
+  free_bytes_.split({extent_});
+  sort_slots(extent);
+}
+
+bool BlockPool::release_spares() {
+  if (spares_.empty()) return false;
+  for (const int64_t extent : std::exchange(spares_, {})) give_back(extent);
+  return true;
 }
 
 void BlockPool::check_invariants() const {
@@ -290,8 +310,11 @@ void BlockPool::check_invariants() const {
   WEIR_CHECK(end_slot() == max_slots_ || !is_on_committed(end_slot()));
   WEIR_CHECK(static_cast<int64_t>(ready_.size() + bare_.size()) <= end_slot());
   WEIR_CHECK(in_extent == blocks_in_extent_);
-  const int64_t committed =
-      extent_ * std::count_if(in_extent.begin(), in_extent.end(), [](int32_t n) { return n > 0; });
+  WEIR_CHECK(static_cast<int64_t>(spares_.size()) <= options_.spare_extents);
+  for (const int64_t e : spares_) WEIR_CHECK(in_extent.at(static_cast<size_t>(e)) == 0);
+  const int64_t used =
+      std::count_if(in_extent.begin(), in_extent.end(), [](int32_t n) { return n > 0; });
+  const int64_t committed = extent_ * (used + static_cast<int64_t>(spares_.size()));
   WEIR_CHECK(live_.size().v == live && headroom_.size().v == headroom);
   WEIR_CHECK(kept_.size().v == kept);
   WEIR_CHECK(free_bytes_.size().v == committed - live - kept - headroom);

@@ -20,14 +20,16 @@ namespace weir {
 // committed while a block touches them. The budget pays for committed extents: blocks under their
 // own tag, the rest as committed_free. Free slots are taken lowest first, so that high extents
 // drain, but those on committed memory before all others: no extent is committed while a block fits
-// in those there are. An extent without a block goes back to the system and the budget at once.
+// in those there are. An extent without a block goes back to the system and the budget at once,
+// but for a few spare ones.
 // Costs O(log n) per block taken or freed, and per slot of an extent that comes or goes.
 class BlockPool {
  public:
   struct Options {
-    Bytes address_space;  // rounded up to an extent
-    Bytes extent;         // a multiple of 4 KiB; 2 MiB pages are asked for when of theirs
-    bool poison = false;  // see KvCacheOptions
+    Bytes address_space;        // rounded up to an extent
+    Bytes extent;               // a multiple of 4 KiB; 2 MiB pages are asked for when of theirs
+    bool poison = false;        // see KvCacheOptions
+    int64_t spare_extents = 0;  // see KvCacheOptions
   };
 
   // Everything given must outlive the pool; its blocks must be dropped before it. Errors: io_error.
@@ -43,12 +45,14 @@ class BlockPool {
   bool has_slots(int64_t n_freed, int64_t n) const;
   // Bytes that taking n blocks adds to the budget's use.
   Bytes need(int64_t n) const { return change({}, n); }
-  // The same, negative if bytes come back, after the blocks of `freed` went.
+  // The same, negative if bytes come back, after the blocks of `freed` went and without spares.
   Bytes change(std::span<const uint32_t> freed, int64_t n) const;
 
   // n blocks, open, with one reference each; as headroom of a step until settled. All or nothing.
   // Errors: over_budget, io_error.
   Result<std::vector<uint32_t>> take(int64_t n, bool as_headroom);
+  // Gives empty extents back that were kept. False if there were none.
+  bool release_spares();
   void settle(uint32_t slot);  // headroom becomes live
   // One more table reads it; only sealed blocks are shared.
   void share(uint32_t slot);
@@ -104,6 +108,7 @@ class BlockPool {
   void sort_slots(int64_t extent);
   Status commit_extents(const std::vector<int64_t>& extents);
   void free_slot(uint32_t slot);
+  void give_back(int64_t extent);
   Reservation& bytes_of(const Slot& slot);
 
   const KvGroup& group_;
@@ -119,7 +124,8 @@ class BlockPool {
   std::vector<Slot> slots_;                // up to the highest on committed memory
   std::set<uint32_t> ready_;               // the free ones on committed memory
   std::set<uint32_t> bare_;                // the other free ones
-  std::vector<int32_t> blocks_in_extent_;  // taken blocks that touch it; committed if not zero
+  std::vector<int32_t> blocks_in_extent_;  // taken blocks that touch it
+  std::set<int64_t> spares_;               // extents that are committed without a block
   Reservation live_, kept_, headroom_, free_bytes_;
 };
 

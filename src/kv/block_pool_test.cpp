@@ -181,5 +181,36 @@ TEST(BlockTable, KeepsItsPlaceWhileItsFrontMoves) {
   EXPECT_FALSE(table.holds(5));
 }
 
+// Freed memory goes back with hysteresis, and at once when it is wanted.
+TEST(PoolSpares, AFewEmptyExtentsStayUntilTheyAreWanted) {
+  Budget budget{{1 << 20}};
+  FakeMemory memory;
+  std::vector<KvObserver*> observers;
+  const KvLayout layout = fingerprint_layout(32, std::vector{kGlobal});  // four blocks an extent
+  auto pool =
+      BlockPool::create(
+          layout.groups[0], budget, memory, observers,
+          {.address_space = {1 << 20}, .extent = {4096}, .poison = true, .spare_extents = 2})
+          .value();
+  const std::vector<uint32_t> slots = pool->take(16, false).value();
+  for (const uint32_t slot : slots) {
+    pool->drop(slot);
+    pool->check_invariants();
+  }
+  EXPECT_EQ(memory.committed(), 2 * 4096);
+  EXPECT_EQ(budget.used(Tag::committed_free).v, 2 * 4096);
+  EXPECT_EQ(pool->need(8).v, 0);
+  EXPECT_EQ(pool->need(9).v, 4096);
+  const std::vector<uint32_t> again = pool->take(8, false).value();
+  EXPECT_EQ(memory.committed(), 2 * 4096);
+  for (const uint32_t slot : again) pool->drop(slot);
+  pool->check_invariants();
+  EXPECT_TRUE(pool->release_spares());
+  pool->check_invariants();
+  EXPECT_FALSE(pool->release_spares());
+  EXPECT_EQ(memory.committed(), 0);
+  EXPECT_EQ(budget.used().v, 0);
+}
+
 }  // namespace
 }  // namespace weir

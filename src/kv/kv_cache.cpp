@@ -20,7 +20,8 @@ Result<std::unique_ptr<KvCache>> KvCache::create(KvLayout layout, Budget& budget
     const BlockPool::Options pool_options{
         .address_space = options.address_space,
         .extent = options.extent.v > 0 ? options.extent : pool_extent(group, options.max_context),
-        .poison = options.poison};
+        .poison = options.poison,
+        .spare_extents = options.spare_extents};
     auto pool = BlockPool::create(group, budget, memory, impl->observers, pool_options);
     if (!pool) return pool.error();
     impl->pools.push_back(std::move(*pool));

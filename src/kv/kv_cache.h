@@ -37,6 +37,9 @@ struct KvCacheOptions {
   // Fills blocks with ones (NaN in every KV type) when they are taken and when they are freed,
   // so that a read of a row nobody wrote shows. For tests.
   bool poison = false;
+  // Empty extents of each group that stay committed, so that a store which shrinks and grows does
+  // not ask the system each time. The first to go when memory is needed.
+  int64_t spare_extents = 0;
   // Prefixes remembered after they were evicted, eight bytes each; for the reason of a miss.
   int64_t ghosts = 16384;
   // Compares the bytes of a block with those of the equal one that is known already.

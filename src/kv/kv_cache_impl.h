@@ -170,6 +170,7 @@ struct KvCache::Impl {
   Status fit_ceiling(NamespaceId id, Bytes more, const Room& room);
   Bytes need(const Counts& counts) const;
   bool has_slots(const Counts& counts) const;
+  bool release_spares();
   // Bytes that `counts` would add to the budget's use after every candidate went; nothing if the
   // address space would still be too small.
   std::optional<Bytes> need_after_evicting(std::span<const EvictionCandidate> from,

@@ -133,6 +133,7 @@ void KvCache::fit_to_budget() {
   WEIR_CHECK(impl_->step.empty());
   Budget& budget = impl_->budget;
   while (budget.used() > budget.limit()) {
+    if (impl_->release_spares()) continue;
     const Impl::Evictable from = impl_->evictable({});
     if (from.units.empty()) return;
     if (!impl_->evict_one(from, (budget.used() - budget.limit()).v)) return;

@@ -115,7 +115,7 @@ TEST(Restart, WithoutOneNothingThatIsWorthlessStays) {
 }
 
 TEST(Restart, TheLatestMovesAlong) {
-  for (const int64_t chunk : {1, 3, 4, 50}) {
+  for (const int64_t chunk : {1, 3, 4, 50, 1000}) {
     PrefixStore store(kB, {kGlobal, sliding(30)}, 2);
     const SeqId seq = store.create();
     store.cache->keep_latest(seq, true);
@@ -235,15 +235,14 @@ TEST_P(Heal, AStepMustNotCrossItsEnd) {
       << status.message();
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Heal,
-                         testing::Values(HealCase{4, {kGlobal, sliding(6)}, 2},
-                                         HealCase{4, {kGlobal, sliding(5)}, 3},
-                                         HealCase{4, {kGlobal, sliding(2)}, 4},
-                                         HealCase{1, {kGlobal, sliding(4)}, 3},
-                                         HealCase{16, {kGlobal, sliding(17)}, 4},
-                                         HealCase{4, {kGlobal, sliding(3), sliding(9)}, 2},
-                                         HealCase{4, {kGlobal, sliding(5), chunked(20)}, 2},
-                                         HealCase{4, {kGlobal, chunked(7)}, 3}));
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, Heal,
+    testing::Values(HealCase{4, {kGlobal, sliding(6)}, 2}, HealCase{4, {kGlobal, sliding(5)}, 3},
+                    HealCase{4, {sliding(5), kGlobal}, 3}, HealCase{4, {kGlobal, sliding(2)}, 4},
+                    HealCase{1, {kGlobal, sliding(4)}, 3}, HealCase{16, {kGlobal, sliding(17)}, 4},
+                    HealCase{4, {kGlobal, sliding(3), sliding(9)}, 2},
+                    HealCase{4, {kGlobal, sliding(5), chunked(20)}, 2},
+                    HealCase{4, {kGlobal, chunked(7)}, 3}));
 
 }  // namespace
 }  // namespace weir

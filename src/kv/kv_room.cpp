@@ -21,6 +21,12 @@ bool KvCache::Impl::has_slots(const Counts& counts) const {
   return true;
 }
 
+bool KvCache::Impl::release_spares() {
+  bool has_released = false;
+  for (const auto& pool : pools) has_released = pool->release_spares() || has_released;
+  return has_released;
+}
+
 std::map<NamespaceId, Bytes> KvCache::Impl::growth_of(const Sequence& s,
                                                       const Counts& counts) const {
   if (!s.is_named()) return {};
@@ -94,6 +100,7 @@ Status KvCache::Impl::make_room(const Room& room) {
     const Bytes missing = need(wanted) + room.metadata;
     const bool is_addressable = has_slots(wanted);
     if (is_addressable && budget.would_fit(missing)) return {};
+    if (release_spares()) continue;
     const Evictable from = without_protected(evictable(room.keep), room.growth);
     const Bytes limit = budget.limit(), used = budget.used();
     // Whoever would be evicted for nothing stays. Counts are an upper bound: evictions only ever

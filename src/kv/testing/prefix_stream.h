@@ -57,6 +57,7 @@ struct PrefixConfig {
   int64_t extents = 0;  // of the budget, 4 KiB each
   uint64_t hash_mask = UINT64_MAX;
   int64_t ghosts = 0;
+  int64_t spare_extents = 0;
   bool has_random_policy = false;
   bool has_quotas = false;
 };
@@ -88,6 +89,10 @@ inline PrefixConfig decode_config(const PrefixStream& stream) {
     case 4:
       config.groups = {global, sliding(bytes[1]), sliding(bytes[3])};
       break;
+    case 5:
+      // Global layers after local ones: what a rebuilding computes for them is wrong at first.
+      config.groups = {sliding(bytes[1]), global};
+      break;
     default:
       config.groups = {global, sliding(bytes[1])};
       break;
@@ -96,6 +101,7 @@ inline PrefixConfig decode_config(const PrefixStream& stream) {
   config.extents = static_cast<int64_t>(config.groups.size()) + 2 + bytes[5] % 16;
   if (bytes[6] % 4 == 0) config.hash_mask = 3;
   config.ghosts = bytes[6] % 3 == 0 ? 0 : 16;
+  config.spare_extents = bytes[5] / 16 % 3;
   config.has_random_policy = bytes[7] % 2 == 0;
   config.has_quotas = bytes[7] % 4 == 1;
   return config;
