@@ -129,8 +129,9 @@ int EngineFlags::threads() const {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
 }
 
-ModelOptions EngineFlags::model_options(bool show_progress) const {
+ModelOptions EngineFlags::model_options(bool show_progress, int64_t longest) const {
   ModelOptions options;
+  options.context = context > 0 ? context : longest;
   options.repack = !no_repack;
   options.huge_pages = !use_mmap;
   options.exact = exact;

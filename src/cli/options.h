@@ -46,7 +46,8 @@ struct EngineFlags {
 
   void add_to(CLI::App& app, bool several_kv_types = false);
   int threads() const;
-  ModelOptions model_options(bool show_progress) const;
+  // `longest` is for commands that know their longest conversation, unless -c says one.
+  ModelOptions model_options(bool show_progress, int64_t longest = 0) const;
   // Errors: invalid_input.
   Result<EngineOptions> engine_options(const Model& model) const;
 };

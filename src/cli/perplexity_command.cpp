@@ -166,8 +166,9 @@ void print(const PerplexityOptions& options, size_t window, std::span<const KvFo
 int perplexity(const PerplexityOptions& options) {
   Result<std::string> text = read_text_file(options.file);
   if (!text) return report(text.error());
+  constexpr int64_t kUsualWindow = 512;
   Result<std::unique_ptr<Model>> loaded =
-      Model::load(options.engine.model_path, options.engine.model_options(true));
+      Model::load(options.engine.model_path, options.engine.model_options(true, kUsualWindow));
   if (!loaded) return report(loaded.error());
   const Model& model = **loaded;
   Result<EngineOptions> engine = options.engine.engine_options(model);
@@ -177,7 +178,7 @@ int perplexity(const PerplexityOptions& options) {
   if (!formats) return report(formats.error());
 
   const auto window =
-      static_cast<size_t>(options.engine.context > 0 ? options.engine.context : 512);
+      static_cast<size_t>(options.engine.context > 0 ? options.engine.context : kUsualWindow);
   Result<std::vector<Token>> tokens = Tokenizer(model.vocab()).tokenize(*text, true, false);
   if (!tokens) return report(tokens.error());
   if (tokens->size() < window || window < 4) {

@@ -165,7 +165,7 @@ int verify(const VerifyOptions& options) {
     return report(Status(Code::invalid_input, "--max-nmse must be a number, 0 or more"));
   }
   Result<std::unique_ptr<Model>> model =
-      Model::load(options.engine.model_path, options.engine.model_options(true));
+      Model::load(options.engine.model_path, options.engine.model_options(true, options.n_tokens));
   if (!model) return report(model.error());
   Result<EngineOptions> engine = options.engine.engine_options(**model);
   if (!engine) return report(engine.error());

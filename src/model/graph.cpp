@@ -89,12 +89,6 @@ ggml_tensor* GraphBuilder::gated(Activation activation, ggml_tensor* gate, ggml_
   WEIR_CHECK(false && "an activation without a case");
 }
 
-ggml_tensor* GraphBuilder::gated_ffn(Activation activation, ggml_tensor* gate, ggml_tensor* up,
-                                     ggml_tensor* down, ggml_tensor* x) {
-  if (!gate) return linear(down, gated(activation, linear(up, x), nullptr));
-  return linear(down, gated(activation, linear(gate, x), linear(up, x)));
-}
-
 ggml_tensor* GraphBuilder::softcap(ggml_tensor* x, float cap) {
   return ggml_scale(ctx_, ggml_tanh(ctx_, ggml_scale(ctx_, x, 1.0f / cap)), cap);
 }

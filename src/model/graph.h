@@ -43,9 +43,6 @@ class GraphBuilder {
   ggml_tensor* rope(ggml_tensor* heads, const RopeLayer& layer);
   // activation(gate) * up. Without `up`, `gate` holds both, gate first.
   ggml_tensor* gated(Activation activation, ggml_tensor* gate, ggml_tensor* up);
-  // down(activation(gate x) * up x). Without `gate`, `up` holds the rows of both, gate first.
-  ggml_tensor* gated_ffn(Activation activation, ggml_tensor* gate, ggml_tensor* up,
-                         ggml_tensor* down, ggml_tensor* x);
   ggml_tensor* softcap(ggml_tensor* x, float cap);  // cap * tanh(x / cap)
   // q, k, v as heads; stores k and v in the layer's KV and reads what the layer may see.
   ggml_tensor* attend(int layer, const AttentionParams& params, ggml_tensor* q, ggml_tensor* k,
