@@ -1,5 +1,7 @@
 // The dense families against llama.cpp.
 #include "family_logits.h"
+#include "model/families/family.h"
+#include "model/synth_file.h"
 #include "reference_forward.h"
 
 namespace weir {
@@ -14,6 +16,10 @@ class Dense : public FamilyLogits {
   // over several windows with the plain reference, and that without windows with llama.cpp.
   static void check_window(const std::string& name, const ModelFacts& facts) {
     check_family(name, {.facts = facts, .limit = kSiluLimit, .peer_knows_window = false});
+    check_reference(name, facts);
+  }
+
+  static void check_reference(const std::string& name, const ModelFacts& facts) {
     const std::string file = synthetic(name, facts);
     const Model& m = model(file);
     const LayerKindFacts& kind = *facts.local;
@@ -24,7 +30,12 @@ class Dense : public FamilyLogits {
     reference.n_kv_heads = kind.n_head_kv;
     reference.head_dim = kind.head_dim_k;
     reference.theta = *kind.rope_theta;
-    reference.neox = reference.is_fused = facts.gguf_arch == "phi3";
+    reference.is_fused = facts.gguf_arch == "phi3";
+    if (facts.gguf_arch == "exaone4") {
+      reference.has_post_norms = reference.has_qk_norms = reference.rotates_windows_only = true;
+      reference.eps = 1e-6;
+    }
+    reference.neox = facts.gguf_arch != "llama";
     for (int i = 0; i < facts.n_layers; ++i)
       reference.windows.push_back(facts.is_global(i) ? 0 : *facts.window);
 
@@ -99,6 +110,14 @@ TEST_F(Dense, Exaone4) {
   check_family("exaone4-all-global", {small, kSiluLimit});
 }
 
+// Fewer layers with a pattern in the file: llama.cpp runs them as all-global.
+TEST_F(Dense, Exaone4WithAnotherPattern) {
+  ModelFacts facts = small_family("exaone-4-32b", 6);
+  facts.global_layers = {0, 4};
+  facts.rope_scaling = "none";
+  check_reference("exaone4-pattern", facts);
+}
+
 TEST_F(Dense, Llama) {
   ModelFacts facts = small_family("llama-3.1-8b", 4);
   facts.rope_scaling = "llama3 factor=8 low=1 high=4 orig=64";
@@ -107,6 +126,32 @@ TEST_F(Dense, Llama) {
   check_family("llama-yarn", {facts, kSiluLimit});
   facts.rope_scaling = "linear factor=4";
   check_family("llama-linear", {facts, kSiluLimit});
+}
+
+// Tensors that published llama files seldom have.
+TEST_F(Dense, LlamaWithBiases) {
+  const ModelFacts facts = small_family("llama-3.1-8b", 3);
+  const LayerKindFacts& kind = *facts.global;
+  const int64_t q_width = int64_t{kind.n_head} * kind.head_dim_k;
+  const int64_t k_width = int64_t{kind.n_head_kv} * kind.head_dim_k;
+  SynthFile file(GGML_TYPE_F32, 1);
+  file.key("general.architecture", facts.gguf_arch);
+  ModelFacts shapes = facts;
+  shapes.n_vocab = 640;
+  find_family("llama")->synthesize(shapes, file);
+  for (int i = 0; i < facts.n_layers; ++i) {
+    const std::string b = "blk." + std::to_string(i) + ".";
+    file.vector(b + "attn_q.bias", q_width, 0, 0.5f);
+    file.vector(b + "attn_k.bias", k_width, 0, 0.5f);
+    file.vector(b + "attn_v.bias", k_width, 0, 0.5f);
+    file.vector(b + "attn_output.bias", facts.n_embd, 0, 0.5f);
+    file.vector(b + "ffn_gate.bias", *facts.n_ff, 0, 0.5f);
+    file.vector(b + "ffn_up.bias", *facts.n_ff, 0, 0.5f);
+    file.vector(b + "ffn_down.bias", facts.n_embd, 0, 0.5f);
+  }
+  file.vocabulary(640);
+  ASSERT_TRUE(file.write(path_of("llama-biases"), {}).ok());
+  check_family("llama-biases", {facts, kSiluLimit});
 }
 
 TEST_F(Dense, Qwen3) {

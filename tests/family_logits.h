@@ -80,8 +80,13 @@ class FamilyLogits : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
+  static std::string path_of(const std::string& name) {
+    return (folder_ / (name + ".gguf")).string();
+  }
+
+  // Written once: a test may put a file of its own there first.
   static std::string synthetic(const std::string& name, const ModelFacts& facts) {
-    const std::string path = (folder_ / (name + ".gguf")).string();
+    const std::string path = path_of(name);
     if (std::filesystem::exists(path)) return path;
     SynthOptions options;
     // f32: nothing but the order of sums differs between engines.

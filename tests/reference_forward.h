@@ -1,4 +1,4 @@
-// A pre-norm decoder as plainly as it can be written: one token after another, every key and value
+// A decoder as plainly as it can be written: one token after another, every key and value
 // kept, double precision, nothing shared with weir's own code but the reader of the file. What weir
 // is compared with where llama.cpp does not do what the vendor's code does.
 #pragma once
@@ -21,7 +21,10 @@ struct ReferenceModel {
   std::vector<int64_t> windows;  // one a layer: keys that a query reads; 0: all
   bool neox = false;
   double theta = 1e4;
-  bool is_fused = false;  // phi3's tensors
+  bool is_fused = false;            // phi3's tensors
+  bool has_post_norms = false;      // exaone4: norms behind attention and feed-forward, not before
+  bool has_qk_norms = false;        // per head
+  bool rotates_windows_only = false;  // layers without a window know no positions, if any has one
   double eps = 1e-5;
 };
 
@@ -71,6 +74,14 @@ class ReferenceForward {
     for (double& element : x) element *= factor * *weight++;
     return x;
   }
+  Row norm_heads(const std::string& name, const Row& x) const {
+    Row out;
+    for (size_t at = 0; at < x.size(); at += static_cast<size_t>(m_.head_dim)) {
+      const Row head = norm(name, part(x, at, static_cast<size_t>(m_.head_dim)));
+      out.insert(out.end(), head.begin(), head.end());
+    }
+    return out;
+  }
   Row part(const Row& x, size_t first, size_t n) const {
     return {x.begin() + static_cast<ptrdiff_t>(first), x.begin() + static_cast<ptrdiff_t>(first + n)};
   }
@@ -91,7 +102,7 @@ class ReferenceForward {
 
   void step(int layer, int64_t position, Row& x) {
     const std::string b = "blk." + std::to_string(layer) + ".";
-    const Row a = norm(b + "attn_norm.weight", x);
+    const Row a = m_.has_post_norms ? x : norm(b + "attn_norm.weight", x);
     const size_t q_width = static_cast<size_t>(m_.n_heads * m_.head_dim);
     const size_t k_width = static_cast<size_t>(m_.n_kv_heads * m_.head_dim);
     Row q, k, v;
@@ -105,12 +116,26 @@ class ReferenceForward {
       k = product(b + "attn_k.weight", a);
       v = product(b + "attn_v.weight", a);
     }
-    rotate(q, position);
-    rotate(k, position);
+    if (m_.has_qk_norms) {
+      q = norm_heads(b + "attn_q_norm.weight", q);
+      k = norm_heads(b + "attn_k_norm.weight", k);
+    }
+    if (rotates(layer)) {
+      rotate(q, position);
+      rotate(k, position);
+    }
     keys_[static_cast<size_t>(layer)].push_back(k);
     values_[static_cast<size_t>(layer)].push_back(v);
-    add(x, product(b + "attn_output.weight", attend(layer, position, q)));
-    add(x, feed_forward(b, norm(b + "ffn_norm.weight", x)));
+    const Row o = product(b + "attn_output.weight", attend(layer, position, q));
+    add(x, m_.has_post_norms ? norm(b + "post_attention_norm.weight", o) : o);
+    const Row f = feed_forward(b, m_.has_post_norms ? x : norm(b + "ffn_norm.weight", x));
+    add(x, m_.has_post_norms ? norm(b + "post_ffw_norm.weight", f) : f);
+  }
+
+  bool rotates(int layer) const {
+    const bool has_windows =
+        std::any_of(m_.windows.begin(), m_.windows.end(), [](int64_t w) { return w > 0; });
+    return !m_.rotates_windows_only || !has_windows || m_.windows[static_cast<size_t>(layer)] > 0;
   }
 
   Row attend(int layer, int64_t position, const Row& q) const {
