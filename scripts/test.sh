@@ -30,6 +30,20 @@ run_gtest() {
   [ "$code" -ne 124 ] || echo "    $name was stopped: it ran for $test_seconds s"
 }
 
+# run_tap NAME COMMAND...: runs a program that reports as node's test runner does and adds its counts.
+run_tap() {
+  local name=$1 log="$logs/$1.log" start=$SECONDS code=0 ok bad
+  shift
+  limit "$test_seconds" "$@" >"$log" 2>&1 </dev/null || code=$?
+  ok=$(sed -n 's/^# pass \([0-9]*\)$/\1/p' "$log" | tail -n 1)
+  bad=$(sed -n 's/^# fail \([0-9]*\)$/\1/p' "$log" | tail -n 1)
+  : "${ok:=0}" "${bad:=0}"
+  [ "$code" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+  passed=$((passed + ok)) failed=$((failed + bad))
+  printf '    %-28s %5d passed, %d failed  (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
+  [ "$bad" -eq 0 ] || tail -n 60 "$log"
+}
+
 # check NAME COMMAND...: one pass or one failure.
 check() {
   local name=$1 log="$logs/$1.log" start=$SECONDS

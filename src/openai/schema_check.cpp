@@ -81,9 +81,15 @@ class SchemaCheck {
 
   void visit_inlined(const Json& part, double times, int depth) {
     if (problem_ || !part.is_object()) return;
-    const auto ref = part.find("$ref");
-    if (ref == part.end() || !ref->is_string()) return;
-    if (const Json* target = resolve(ref->get<std::string>())) visit(*target, times, depth + 1);
+    // To the end of a chain of references, which check_reference has found to have one.
+    const Json* target = nullptr;
+    const Json* at = &part;
+    while (at && at->is_object()) {
+      const auto ref = at->find("$ref");
+      if (ref == at->end() || !ref->is_string()) break;
+      at = target = resolve(ref->get<std::string>());
+    }
+    if (target) visit(*target, times, depth + 1);
   }
 
   void check_object(const Json& schema) {

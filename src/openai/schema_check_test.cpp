@@ -26,6 +26,9 @@ TEST(SchemaCheck, ReferencesInCirclesAreRefused) {
   // The conversion would put A into A into A.
   EXPECT_TRUE(problem(R"({"allOf":[{"$ref":"#/$defs/A"}],
                           "$defs":{"A":{"properties":{"x":{"allOf":[{"$ref":"#/$defs/A"}]}}}}})"));
+  // And here, through B.
+  EXPECT_TRUE(problem(R"({"$ref":"#/$defs/A","$defs":{"B":{"$ref":"#/$defs/A"},
+                          "A":{"properties":{"x":{"allOf":[{"$ref":"#/$defs/B"}]}}}}})"));
   EXPECT_TRUE(problem(R"({"$ref":"https://example.com/schema"})"));
   EXPECT_TRUE(problem(R"({"$ref":"#/nowhere"})"));
 }
