@@ -8,9 +8,11 @@
 #include <future>
 #include <memory>
 
+#include "base/quote.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "engine/evaluator.h"
+#include "geometry/geometry_draft.h"
 #include "server/api_server.h"
 
 namespace weir {
@@ -29,7 +31,24 @@ struct ServeOptions {
   int64_t queue_seconds = 60;
   int64_t grace_seconds = 30;
   int64_t stall_seconds = 60;
+  std::string rewind_bound = "auto";
+  int64_t max_gap_ms = 500;
+  bool overcommit = false;
 };
+
+// How requests share the engine and what they leave behind.
+Status set_sharing(const ServeOptions& options, EngineOptions& engine) {
+  engine.max_running = options.parallel;
+  engine.overcommit = options.overcommit;
+  engine.max_gap = std::chrono::milliseconds(options.max_gap_ms);
+  if (options.rewind_bound == "auto") return {};
+  const Result<Bytes> tokens = parse_bytes(options.rewind_bound);  // "8k" and "8192" alike
+  if (!tokens || tokens->v > kMaxTokens)
+    return Status(Code::invalid_input, "--rewind-bound is " + quote(options.rewind_bound) +
+                                           "; give a number of tokens, or auto");
+  engine.rewind_bound = tokens->v;
+  return {};
+}
 
 // Blocked in every thread from before there are any, and waited for by one.
 sigset_t stop_signals() {
@@ -63,15 +82,21 @@ Result<Bytes> expected_compute(const Model& model, KvDevice& device, const Engin
   return Bytes{bytes[0] + per_token * (options.step_tokens - 1)};
 }
 
+std::string describe_bound(int64_t tokens) {
+  if (tokens == 0) return "restart points at ends and branches";
+  return fmt::format("going back reads at most {} tokens again", tokens);
+}
+
 void print_needs(const Model& model, const Engine& engine, const EngineOptions& options,
                  Bytes compute) {
   std::fputs(fmt::format("weir: {}\n"
                          "  weights     {:>10}\n"
-                         "  KV budget   {:>10}  a conversation has at most {} tokens\n"
+                         "  KV budget   {:>10}  a conversation has at most {} tokens; {}\n"
                          "  compute    ~{:>10}  steps of at most {} tokens, {} threads\n",
                          model.description(), format_bytes(model.weight_bytes()),
                          format_bytes(options.kv_budget), engine.max_context(),
-                         format_bytes(compute), options.step_tokens, options.n_threads)
+                         describe_bound(engine.rewind_bound()), format_bytes(compute),
+                         options.step_tokens, options.n_threads)
                  .c_str(),
              stderr);
 }
@@ -130,7 +155,7 @@ int run(const ServeOptions& options) {
   if (!model) return report(model.error());
   Result<EngineOptions> engine_options = options.engine.engine_options(**model);
   if (!engine_options) return report(engine_options.error());
-  engine_options->max_running = options.parallel;
+  if (Status s = set_sharing(options, *engine_options); !s.ok()) return report(s);
   if (server->keys) engine_options->tenants = server->keys->tenants();
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   const Result<Bytes> compute = expected_compute(**model, *device, *engine_options);
@@ -168,6 +193,19 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   command->add_option("--parallel", options->parallel, "Most requests computed at a time")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();
+  command
+      ->add_option("--rewind-bound", options->rewind_bound,
+                   "Tokens that going back to any point of a conversation may read again, while "
+                   "there is room for restart points (0: any number)")
+      ->capture_default_str();
+  command
+      ->add_option("--max-gap", options->max_gap_ms,
+                   "Milliseconds between tokens of a reply that prompts beside it are cut for (0: "
+                   "not cut)")
+      ->check(CLI::Range(int64_t{0}, int64_t{3'600'000}))
+      ->capture_default_str();
+  command->add_flag("--overcommit", options->overcommit,
+                    "Let requests in though their replies may not fit; the youngest gives way");
   command->add_option("--queue", options->queue, "Most requests that wait beside those")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}))
       ->capture_default_str();

@@ -41,6 +41,7 @@ class Engine {
 
   const Tokenizer& tokenizer() const { return core_->tokenizer(); }
   int64_t max_context() const { return core_->max_context(); }
+  int64_t rewind_bound() const { return core_->rewind_bound(); }
 
  private:
   explicit Engine(std::unique_ptr<EngineCore> core);
