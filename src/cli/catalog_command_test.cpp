@@ -59,7 +59,7 @@ TEST_F(CatalogCommand, ListNamesEveryEntry) {
     if (entry["id"] == "gemma-3-4b") {
       EXPECT_EQ(entry.at("global_bytes_per_token"), 20480);
       EXPECT_EQ(entry.at("local_bytes"), 121634816);
-      EXPECT_EQ(entry.at("claims"), 6);
+      EXPECT_GE(entry.at("claims"), 6);
     }
   }
   EXPECT_THAT(text.out, HasSubstr("smallthinker-4b-a0.6b *"));
