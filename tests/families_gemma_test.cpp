@@ -42,6 +42,7 @@ TEST_F(GemmaFamilies, Gemma4Dense) {
   ModelFacts facts = small_gemma4("gemma-4-31b", 13);
   facts.local->n_head_kv = 4;
   check_family("gemma4-31b", {facts});
+  check_family("gemma4-31b", {.facts = facts, .share = false});
   facts = small_gemma4("gemma-4-12b", 7);
   facts.global->n_head_kv = 1;
   facts.tied_embeddings = false;
@@ -66,6 +67,49 @@ TEST_F(GemmaFamilies, Gemma4Small) {
   facts.global_layers = {1, 3, 6, 7};
   facts.kv_source = {0, 1, 2, 3, 2, 2, 3, 3};
   check_family("gemma4-e4b", {facts});
+}
+
+// The KV of the 31B, a tenth of its layers: at 32k tokens, against what llama.cpp allocates for the
+// same context and type.
+TEST_F(GemmaFamilies, Gemma4KvStoredOnceTakesLessThanTwoThirdsOfLlamaCpps) {
+  ModelFacts facts = **find_builtin("gemma-4-31b");
+  facts.n_layers = 6;
+  facts.n_embd = facts.n_ff.emplace(32);
+  facts.global->n_head = facts.local->n_head = 16;
+  const std::string file = synthetic("gemma4-31b-kv", facts);
+  const Model& m = model(file);
+  constexpr int64_t kContext = 32768;
+  PeerOptions options;
+  options.n_threads = kThreads;
+  options.context = kContext;
+  const Bytes theirs = peer(file, options)->kv_bytes();
+
+  KvFormat format = KvFormat::uniform(KvType::f16, choose_block_tokens(m.geometry()));
+  for (const bool share : {true, false}) {
+    format.share = share;
+    const std::unique_ptr<KvDevice> device = make_cpu_device();
+    auto reader = *Evaluator::create(m, *device, format, {kGiB}, kThreads);
+    // Blocks are taken as for a prompt that is read, but nothing is computed.
+    KvCache& cache = reader->cache();
+    for (int64_t at = 0; at < kContext; at += 512) {
+      const StepItem item{reader->sequence(), 512};
+      Result<Step> step = cache.plan_step(std::span(&item, 1));
+      ASSERT_TRUE(step.ok()) << step.status().message();
+      step->commit();
+    }
+    const Bytes ours = cache.usage().resident();
+    const KvPlan plan =
+        KvPlanner::create(m.geometry(), format)->plan({.tokens = kContext, .ubatch = 512});
+    EXPECT_EQ(ours, plan.resident());
+    const double ratio = static_cast<double>(ours.v) / static_cast<double>(theirs.v);
+    std::printf("%s: %.1f of %.1f MiB, %.3f\n", share ? "stored once" : "apart",
+                static_cast<double>(ours.v) / kMiB, static_cast<double>(theirs.v) / kMiB, ratio);
+    if (share) {
+      EXPECT_LE(ratio, 0.65);
+    } else {
+      EXPECT_GT(ratio, 0.65);
+    }
+  }
 }
 
 // llama.cpp runs this family with 20 owning layers and a period of 5 only. It also estimates the

@@ -38,6 +38,7 @@ struct FamilyCheck {
   // A query's logits depend on distances alone, so that a shifted conversation goes on as if it had
   // not been.
   bool only_distances = true;
+  bool share = true;  // see KvFormat
   bool exact = true;  // ModelOptions::exact holds for the family
   ModelOptions options = {};
 };
@@ -165,6 +166,12 @@ class FamilyLogits : public testing::Test {
     expect_close(c, compare(ours, theirs, m.n_vocab()), own);
   }
 
+  static KvFormat format_of(const FamilyCheck& f, KvType type) {
+    KvFormat format = KvFormat::uniform(type, 16);
+    format.share = f.share;
+    return format;
+  }
+
   // Everything that a family promises, on a model of a few megabytes.
   static void check_family(const std::string& name, const FamilyCheck& f) {
     SCOPED_TRACE(name);
@@ -174,7 +181,7 @@ class FamilyLogits : public testing::Test {
     const size_t n = f.peer_knows_window ? 4 * window + 37 : window;
     const std::vector<int32_t> tokens = random_tokens(n, m.n_vocab(), 7);
     const auto logits = [&](KvType type, size_t chunk) {
-      return weir_logits(m, KvFormat::uniform(type, 16), kThreads, tokens, chunk);
+      return weir_logits(m, format_of(f, type), kThreads, tokens, chunk);
     };
 
     LogitsCase c{file, n, n, "f32", false, f.limit};
@@ -189,9 +196,9 @@ class FamilyLogits : public testing::Test {
     }
 
     check_f16(name, f, n);
-    check_kv(m, window);
-    if (f.only_distances) check_shift(m, window);
-    if (f.exact) check_exact(file, f.options, tokens);
+    check_kv(m, format_of(f, KvType::f16), window);
+    if (f.only_distances) check_shift(m, format_of(f, KvType::f32), window);
+    if (f.exact) check_exact(file, f, tokens);
   }
 
   // With f16 KV llama.cpp rounds four things to halves: keys, values, and in its products queries
@@ -224,28 +231,28 @@ class FamilyLogits : public testing::Test {
       SCOPED_TRACE("f16, steps of " + std::to_string(chunk));
       c.chunk = chunk;
       const std::vector<float> ours =
-          weir_logits(m, KvFormat::uniform(KvType::f16, 16), kThreads, tokens, chunk);
+          weir_logits(m, format_of(f, KvType::f16), kThreads, tokens, chunk);
       expect_close(c, compare(ours, theirs, m.n_vocab()), own);
     }
   }
 
   // In exact mode no bit of a logit depends on the size of a step.
-  static void check_exact(const std::string& file, ModelOptions options,
+  static void check_exact(const std::string& file, const FamilyCheck& f,
                           std::span<const int32_t> tokens) {
+    ModelOptions options = f.options;
     options.exact = true;
     Result<std::unique_ptr<Model>> exact = Model::load(file, options);
     ASSERT_TRUE(exact.ok()) << exact.status().message();
     const auto logits = [&](size_t chunk) {
-      return weir_logits(**exact, KvFormat::uniform(KvType::f16, 16), kThreads, tokens, chunk);
+      return weir_logits(**exact, format_of(f, KvType::f16), kThreads, tokens, chunk);
     };
     const std::vector<float> whole = logits(tokens.size());
     for (const size_t chunk : {1, 7, 18}) EXPECT_EQ(logits(chunk), whole) << "steps of " << chunk;
   }
 
   // The engine holds what the planner says, after every step.
-  static void check_kv(const Model& m, size_t window) {
+  static void check_kv(const Model& m, const KvFormat& format, size_t window) {
     const std::unique_ptr<KvDevice> device = make_cpu_device();
-    const KvFormat format = KvFormat::uniform(KvType::f16, 16);
     const KvPlanner planner = *KvPlanner::create(m.geometry(), format);
     auto reader = *Evaluator::create(m, *device, format, {kGiB}, kThreads);
     const std::vector<int32_t> tokens = random_tokens(4 * window + 5, m.n_vocab(), 3);
@@ -260,9 +267,8 @@ class FamilyLogits : public testing::Test {
   }
 
   // Positions of a whole conversation moved by seq_add: the logits of what follows stay.
-  static void check_shift(const Model& m, size_t window) {
+  static void check_shift(const Model& m, const KvFormat& format, size_t window) {
     const std::unique_ptr<KvDevice> device = make_cpu_device();
-    const KvFormat format = KvFormat::uniform(KvType::f32, 16);
     const std::vector<int32_t> tokens = random_tokens(3 * window + 5, m.n_vocab(), 5);
     const size_t n_before = 2 * window + 3;
     const std::vector<float> whole = weir_logits(m, format, kThreads, tokens, tokens.size());

@@ -54,6 +54,27 @@ class RandomCase {
 constexpr float kSinks[] = {0.5f, -3.0f, 9.0f, 30.0f, 0.0f, 1.0f, -90.0f, 2.0f,
                             4.0f, 3.0f,  2.0f, 1.0f,  0.5f, 7.0f, -1.0f,  6.0f};
 
+constexpr KvType kFloatTypes[] = {KvType::f32, KvType::f16, KvType::bf16};
+
+std::vector<float> factors() {
+  std::vector<float> out(512);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = 0.25f + static_cast<float>(i * 37 % 101) / 50.0f;
+  return out;
+}
+const std::vector<float> kFactors = factors();
+
+// K and V of one projection, stored once. Sizes that no vector divides, too.
+void make_shared(Case& c, uint64_t seed) {
+  constexpr std::pair<int, int> kSizes[] = {{512, 128}, {64, 16}, {96, 32}, {50, 6}, {26, 24}};
+  const auto [dim, rotating] = kSizes[seed % 5];
+  c.shape.k_dim = c.shape.v_dim = dim;
+  c.shape.k_rotating = rotating;
+  c.shape.k_rotated = c.shape.v_rotated = false;
+  c.shape.k_type = c.shape.v_type = kFloatTypes[seed % 3];
+  c.params.key_factors = kFactors.data();
+  c.params.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+}
+
 Case random_case(uint64_t seed) {
   RandomCase r(seed);
   Case& c = r.c;
@@ -80,6 +101,7 @@ Case random_case(uint64_t seed) {
         r.of<int64_t>({0, w - 1, w, w + 1, 255, 256, 257, r.in(0, 600), r.in(0, 40)});
     c.rows.push_back({i, past, r.of<int64_t>({1, 1, 2, 3, 16, 31, 64, r.in(1, 64)})});
   }
+  if (seed % 4 == 3) make_shared(c, seed / 4);
   return c;
 }
 
@@ -156,6 +178,22 @@ TEST(Attend, RotationsCancel) {
         power += std::pow(double{plain[i]}, 2);
       }
       EXPECT_LT(error / power, 1e-11) << c;
+    }
+  }
+}
+
+TEST(Attend, KeysMadeOfValuesOfRealModels) {
+  for (const KvType type : kFloatTypes) {
+    for (const int B : {16, 32, 64}) {
+      Case c;
+      make_shared(c, 0);
+      c.shape.n_heads = 16;
+      c.shape.n_kv_heads = 2;
+      c.shape.k_type = c.shape.v_type = type;
+      c.shape.block_tokens = B;
+      c.rows = {{0, 250, 20}, {1, 700, 1}};
+      const auto truth = truth_of(c);
+      for_every_target([&] { EXPECT_EQ(first_error(truth, run(c)), "") << c; });
     }
   }
 }

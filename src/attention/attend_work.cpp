@@ -39,7 +39,7 @@ void AttendWork::plan(const HeadShape& shape, std::span<const SequenceRows> sequ
   items_.clear();
   add_tiles(sequences, n_threads);
   split_tiles(split, sequences, n_threads);
-  thread_floats_ = round_up(TileMemory::floats(max_tile_rows_, shape.k_dim, shape.v_dim), 16);
+  thread_floats_ = round_up(TileMemory::floats(max_tile_rows_, shape), 16);
 
   open_parts_ = std::make_unique<std::atomic<int32_t>[]>(tiles_.size());
   for (size_t i = 0; i < tiles_.size(); ++i) open_parts_[i].store(tiles_[i].n_parts);

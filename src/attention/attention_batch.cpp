@@ -208,7 +208,9 @@ ggml_tensor* AttentionBatch::attend(ggml_context* ctx, int layer, const Attentio
               .v_type = g.v_type,
               .block_tokens = g.block_tokens,
               .k_rotated = g.k_rotated,
-              .v_rotated = g.v_rotated};
+              .v_rotated = g.v_rotated,
+              .k_rotating = l.k_rotating};
+  WEIR_CHECK(!l.is_shared() || params.key_factors != nullptr);
   check_rows(q, l.k_dim, op.shape.n_heads, b.tokens);
   SlotRows& rows = b.rows_of(group, slot);
   op.sequences = rows.sequences;

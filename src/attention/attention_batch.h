@@ -31,7 +31,7 @@ class AttentionBatch {
   // Adds attention of model layer `layer` to the graph. q: f32 [k_dim, n_heads, n_tokens];
   // k: f32 [k_dim, n_kv_heads, n_tokens], v: f32 [v_dim, n_kv_heads, n_tokens], both already
   // normed and rotated, or both null for a layer that reads an earlier layer's KV; elements of a
-  // row contiguous. params.sinks must outlive the computation.
+  // row contiguous. params.sinks and params.key_factors must outlive the computation.
   // Returns f32 [v_dim * n_heads, n_tokens].
   //
   // Layers of a graph must be computed in the order in which they were added, as those of a

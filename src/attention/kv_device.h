@@ -27,6 +27,11 @@ struct HeadShape {
   int block_tokens = 0;
   // Rows are stored Hadamard-rotated: q turns as K does, and the result is turned back as V was.
   bool k_rotated = false, v_rotated = false;
+  // Above 0: K is stored in part, see GroupLayer::k_rotating. The other elements of a key are those
+  // of its V row times AttentionParams::key_factors.
+  int k_rotating = 0;
+
+  int k_stored() const { return k_rotating > 0 ? k_rotating : k_dim; }
   bool operator==(const HeadShape&) const = default;
 };
 
@@ -34,6 +39,7 @@ struct AttentionParams {
   float scale = 1.0f;            // factor on q·k
   float softcap = 0.0f;          // c of c*tanh(s/c) on scaled scores, before the mask; 0 = none
   const float* sinks = nullptr;  // one sink logit per query head, or null
+  const float* key_factors = nullptr;  // [k_dim], read where K is stored in part
 };
 
 // One layer's part of a block: the tile of the first head; head h follows h tiles later.

@@ -22,20 +22,49 @@ Place place_of(const HeadShape& shape, const SequenceRows& s, int64_t row, int k
           static_cast<int>(row % shape.block_tokens)};
 }
 
+// A K tile that stores keys in part has the rotating elements, first those of the first half.
+int stored_element(const HeadShape& shape, int i) {
+  const int half = shape.k_stored() / 2;
+  return i < half ? i : shape.k_dim / 2 + i - half;
+}
+
+// The query by which the products with what read_key() gives are scores.
+std::vector<double> factored(const HeadShape& shape, const float* factors, const float* q) {
+  std::vector<float> turned(q, q + shape.k_dim);
+  if (shape.k_rotated) hadamard(std::span<float>(turned));
+  std::vector<double> out(turned.begin(), turned.end());
+  if (shape.k_rotating == 0) return out;
+  for (int d = 0; d < shape.k_dim; ++d) out[d] *= factors[d];
+  for (int i = 0; i < shape.k_rotating; ++i) {
+    out[stored_element(shape, i)] = q[stored_element(shape, i)];
+  }
+  return out;
+}
+
+// The key of a row, without its factors. `stored` has room for what the K tile holds of it.
+void read_key(const HeadShape& shape, const Place& at, std::vector<float>& stored,
+              std::vector<float>& k) {
+  codec_of(shape.k_type).decode_k(at.k, shape.block_tokens, at.row, stored);
+  if (shape.k_rotating > 0) {
+    codec_of(shape.v_type).decode_v(at.v, shape.block_tokens, at.row, k);
+  }
+  for (int i = 0; i < shape.k_stored(); ++i) k[stored_element(shape, i)] = stored[i];
+}
+
 // Softmax attention of one query over the rows [first, last] of one KV head, as in the textbook.
 void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, int64_t last,
                 int head, const float* q, float* out) {
   const HeadShape& shape = args.shape;
   const int kv_head = head / (shape.n_heads / shape.n_kv_heads);
   const double scale = args.params.scale, cap = args.params.softcap;
+  const std::vector<double> factored_q = factored(shape, args.params.key_factors, q);
   std::vector<double> score;
-  std::vector<float> k(shape.k_dim), v(shape.v_dim), turned(q, q + shape.k_dim);
-  if (shape.k_rotated) hadamard(std::span<float>(turned));
+  std::vector<float> stored(shape.k_stored()), k(shape.k_dim), v(shape.v_dim);
   for (int64_t row = first; row <= last; ++row) {
     const Place at = place_of(shape, s, row, kv_head);
-    codec_of(shape.k_type).decode_k(at.k, shape.block_tokens, at.row, k);
+    read_key(shape, at, stored, k);
     double dot = 0;
-    for (int d = 0; d < shape.k_dim; ++d) dot += static_cast<double>(turned[d]) * k[d];
+    for (int d = 0; d < shape.k_dim; ++d) dot += factored_q[d] * k[d];
     dot *= scale;
     score.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
   }
@@ -61,6 +90,7 @@ class ReferenceDevice final : public KvDevice {
 
   void store(const StoreArgs& args, int thread, int n_threads) override {
     const HeadShape& shape = args.shape;
+    std::vector<float> stored(shape.k_stored());
     for (const SequenceRows& s : args.sequences) {
       for (int64_t i = thread; i < s.n_new; i += n_threads) {
         for (int h = 0; h < shape.n_kv_heads; ++h) {
@@ -68,10 +98,11 @@ class ReferenceDevice final : public KvDevice {
           const int B = shape.block_tokens;
           const float* k = args.k.row(s.token_begin + i, h);
           const float* v = args.v.row(s.token_begin + i, h);
-          std::vector<float> key(k, k + shape.k_dim), value(v, v + shape.v_dim);
-          if (shape.k_rotated) hadamard(std::span<float>(key));
+          std::vector<float> value(v, v + shape.v_dim);
+          for (int e = 0; e < shape.k_stored(); ++e) stored[e] = k[stored_element(shape, e)];
+          if (shape.k_rotated) hadamard(std::span<float>(stored));
           if (shape.v_rotated) hadamard(std::span<float>(value));
-          codec_of(shape.k_type).encode_k(at.k, B, at.row, key);
+          codec_of(shape.k_type).encode_k(at.k, B, at.row, stored);
           codec_of(shape.v_type).encode_v(at.v, B, at.row, value);
         }
       }

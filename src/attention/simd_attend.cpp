@@ -1,6 +1,7 @@
 #include "attention/simd_attend.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "attention/attend_work.h"
 #include "attention/simd_targets.h"
@@ -10,7 +11,7 @@
 #define HWY_TARGET_INCLUDE "attention/simd_attend.cpp"
 // clang-format off
 #include "hwy/foreach_target.h"  // first: includes this file again for each target
-#include "attention/simd_part-inl.h"
+#include "attention/simd_shared-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -26,9 +27,12 @@ class TileWorker {
         shape_(args.shape),
         heads_(shape_.n_heads / shape_.n_kv_heads),
         memory_(TileMemory::at(args.work->thread_memory(thread), args.work->max_tile_rows(),
-                               shape_.k_dim, shape_.v_dim)),
-        score_(for_type<Score>(shape_.k_type)),
-        weigh_(for_type<Weigh>(shape_.v_type)) {}
+                               shape_)),
+        score_(shape_.k_rotating > 0 ? shared_score(shape_.k_type)
+                                     : for_type<Score>(shape_.k_type)),
+        weigh_(for_type<Weigh>(shape_.v_type)) {
+    if (shape_.k_rotating > 0) order_elements();
+  }
 
   void run(const AttendItem& item) {
     const AttendTile& tile = args_.work->tile(item.tile);
@@ -58,6 +62,21 @@ class TileWorker {
   }
 
  private:
+  // The order in which SharedScore has a key's elements: the rotating ones, then the others, which
+  // have factors.
+  void order_elements() {
+    WEIR_CHECK(shape_.k_type == shape_.v_type && shape_.k_dim == shape_.v_dim);
+    const int half = shape_.k_rotating / 2, middle = shape_.k_dim / 2;
+    const float* factors = args_.params.key_factors;
+    const auto add = [&](int begin, int end, bool has_factor) HWY_ATTR {
+      for (int i = begin; i < end; ++i) elements_.push_back({i, has_factor ? factors[i] : 1.0f});
+    };
+    add(0, half, false);
+    add(middle, middle + half, false);
+    add(half, middle, true);
+    add(middle + half, shape_.k_dim, true);
+  }
+
   const SequenceRows& sequence(const AttendTile& tile) const {
     return args_.sequences[tile.sequence];
   }
@@ -78,8 +97,14 @@ class TileWorker {
         const float* from = args_.q.row(sequence(tile).token_begin + tile.first_new + row / heads_,
                                         tile.kv_head * heads_ + row % heads_);
         if (shape_.k_rotated) from = rotated(from);
-        for (int i = 0; i < shape_.k_dim; ++i) {
-          to[i * n + r] = from[chain_element(shape_.k_type, i)] * factor;
+        if (elements_.empty()) {
+          for (int i = 0; i < shape_.k_dim; ++i) {
+            to[i * n + r] = from[chain_element(shape_.k_type, i)] * factor;
+          }
+        } else {
+          for (int i = 0; i < shape_.k_dim; ++i) {
+            to[i * n + r] = from[elements_[i].index] * factor * elements_[i].factor;
+          }
         }
       }
     }
@@ -119,14 +144,17 @@ class TileWorker {
       part.k_tiles[i] = block.k + k_head;
       part.v_tiles[i] = block.v + v_head;
     }
-    part.k_tile_bytes = k_tile_bytes(shape_);
+    const bool is_shared = shape_.k_rotating > 0;
+    part.k_rotating = shape_.k_rotating;
+    part.unpacked = memory_.unpacked;
+    part.next_tile_bytes = is_shared ? v_tile_bytes(shape_) : k_tile_bytes(shape_);
     part.v_row_bytes = kv_row_bytes(shape_.v_type, shape_.v_dim);
     const int64_t next = (next_row - s.first_row) / part.block_tokens;
     part.has_next = next_row < s.n_past + tile.first_new + tile.n_new;
     if (!part.has_next) return part;
     for (int i = range.begin / part.block_tokens; i * part.block_tokens < range.end; ++i) {
       const int64_t block = std::min(next + i, static_cast<int64_t>(s.blocks.size()) - 1);
-      part.next_k_tiles[i] = s.blocks[block].k + k_head;
+      part.next_tiles[i] = is_shared ? s.blocks[block].v + v_head : s.blocks[block].k + k_head;
     }
     return part;
   }
@@ -190,7 +218,7 @@ class TileWorker {
                   bool ask_for_next = false) {
     if (keys.empty()) return;
     weigh_({part.v_tiles, part.block_tokens, keys.begin, keys.end,
-            ask_for_next ? part.next_k_tiles : nullptr, part.k_tile_bytes},
+            ask_for_next ? part.next_tiles : nullptr, part.next_tile_bytes},
            rows, shape_.v_dim, memory_.scores + first * kScoreStride,
            result.sums + first * sum_stride(shape_.v_dim));
   }
@@ -220,6 +248,11 @@ class TileWorker {
   TileMemory memory_;
   decltype(&Score<float>::run) score_;
   decltype(&Weigh<float>::run) weigh_;
+  struct Element {
+    int index;
+    float factor;
+  };
+  std::vector<Element> elements_;  // of packed queries, where keys are made of V rows
   int32_t packed_tile_ = -1;
 };
 

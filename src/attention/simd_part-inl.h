@@ -27,10 +27,14 @@ struct PartKeys {
   const std::byte* v_tiles[kMaxPartTiles];
   int block_tokens = 0;
   int begin = 0, end = 0;  // keys that some row reads
-  int64_t k_tile_bytes = 0, v_row_bytes = 0;
-  // K tiles of the part that probably comes next, for each tile of [begin, end); if has_next.
-  const std::byte* next_k_tiles[kMaxPartTiles];
+  int64_t next_tile_bytes = 0, v_row_bytes = 0;
+  // The tiles that the part that probably comes next reads first, for each tile of [begin, end); if
+  // has_next: its K tiles, or V tiles where keys are made of them.
+  const std::byte* next_tiles[kMaxPartTiles];
   bool has_next = false;
+  // Where keys are made of V rows: the elements that the K tile has, and memory for some keys.
+  int k_rotating = 0;
+  float* unpacked = nullptr;
 };
 
 // Key `key`, or the nearest one that shares a vector with keys that some row reads: memory outside
@@ -74,6 +78,39 @@ HWY_INLINE ValuesAhead values_ahead(const PartKeys& part, int key, int k_dim) {
   return ahead;
 }
 
+// Scores of `rows` query rows for one register block of keys.
+template <class T, bool kAhead>
+HWY_INLINE void score_rows(const KeyVectors<T>& keys, const ValuesAhead& ahead, ptrdiff_t stride,
+                           int rows, int k_dim, const float* q, float* scores) {
+  for (int r = 0; r < rows; r += kBlockRows) {
+    const float* qr = q + static_cast<ptrdiff_t>(r) * k_dim;
+    float* to = scores + r * kScoreStride;
+    switch (HWY_MIN(rows - r, kBlockRows)) {
+      case 1:
+        score_block<T, 1, kAhead>(keys, ahead, stride, k_dim, qr, to);
+        break;
+      case 2:
+        score_block<T, 2, kAhead>(keys, ahead, stride, k_dim, qr, to);
+        break;
+      case 3:
+        score_block<T, 3, kAhead>(keys, ahead, stride, k_dim, qr, to);
+        break;
+      case 4:
+        score_block<T, 4, kAhead>(keys, ahead, stride, k_dim, qr, to);
+        break;
+      case 5:
+        score_block<T, 5, kAhead>(keys, ahead, stride, k_dim, qr, to);
+        break;
+      default:
+        if (kAhead && r == 0) {
+          score_block<T, 6, kAhead>(keys, ahead, stride, k_dim, qr, to);
+        } else {
+          score_block<T, 6, false>(keys, ahead, stride, k_dim, qr, to);
+        }
+    }
+  }
+}
+
 // Scores of `rows` query rows for all keys of the part (and, around them, of no use).
 template <class T>
 struct Score {
@@ -82,35 +119,8 @@ struct Score {
     constexpr int kStep = kBlockVectors * kLanes;
     const ptrdiff_t stride = part.block_tokens;
     for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
-      const KeyVectors<T> keys = key_vectors<T>(part, key);
-      const ValuesAhead ahead = values_ahead(part, key, k_dim);
-      for (int r = 0; r < rows; r += kBlockRows) {
-        const float* qr = q + static_cast<ptrdiff_t>(r) * k_dim;
-        float* to = scores + r * kScoreStride + key;
-        switch (HWY_MIN(rows - r, kBlockRows)) {
-          case 1:
-            score_block<T, 1, true>(keys, ahead, stride, k_dim, qr, to);
-            break;
-          case 2:
-            score_block<T, 2, true>(keys, ahead, stride, k_dim, qr, to);
-            break;
-          case 3:
-            score_block<T, 3, true>(keys, ahead, stride, k_dim, qr, to);
-            break;
-          case 4:
-            score_block<T, 4, true>(keys, ahead, stride, k_dim, qr, to);
-            break;
-          case 5:
-            score_block<T, 5, true>(keys, ahead, stride, k_dim, qr, to);
-            break;
-          default:
-            if (r == 0) {
-              score_block<T, 6, true>(keys, ahead, stride, k_dim, qr, to);
-            } else {
-              score_block<T, 6, false>(keys, ahead, stride, k_dim, qr, to);
-            }
-        }
-      }
+      score_rows<T, true>(key_vectors<T>(part, key), values_ahead(part, key, k_dim), stride, rows,
+                          k_dim, q, scores + key);
     }
   }
 };

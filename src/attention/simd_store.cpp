@@ -122,9 +122,17 @@ void store(const StoreArgs& args, int thread, int n_threads) {
         if (turn++ % n_threads == thread) {
           rows.from = args.k.row(token, h);
           rows.stride = args.k.token_stride;
+          std::byte* tile = s.blocks[block].k + h * k_tile_bytes(shape);
           if (shape.k_rotated) rotate(rows, shape.k_dim, rotated);
-          store_keys(rows, shape.k_dim, shape.block_tokens,
-                     s.blocks[block].k + h * k_tile_bytes(shape));
+          if (shape.k_rotating == 0) {
+            store_keys(rows, shape.k_dim, shape.block_tokens, tile);
+          } else {
+            const int half = shape.k_rotating / 2;
+            store_keys(rows, half, shape.block_tokens, tile);
+            rows.from += shape.k_dim / 2;
+            store_keys(rows, half, shape.block_tokens,
+                       tile + shape.block_tokens * kv_row_bytes(shape.k_type, half));
+          }
         }
         if (turn++ % n_threads == thread) {
           rows.from = args.v.row(token, h);

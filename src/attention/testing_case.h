@@ -73,6 +73,16 @@ inline std::vector<float> row_of(const Case& c, int id, int64_t position, int he
   return row;
 }
 
+// What a K tile has of a key: all of it, or the rotating elements (see GroupLayer::k_rotating).
+inline std::vector<float> k_tile_row(const Case& c, const std::vector<float>& key) {
+  if (c.shape.k_rotating == 0) return key;
+  std::vector<float> row;
+  for (const int first : {0, c.shape.k_dim / 2}) {
+    row.insert(row.end(), key.begin() + first, key.begin() + first + c.shape.k_rotating / 2);
+  }
+  return row;
+}
+
 // Storage of one case: blocks in a shuffled order with gaps, everything poisoned.
 class Storage {
  public:
@@ -131,7 +141,8 @@ class Storage {
     const int B = case_.shape.block_tokens;
     for (int h = 0; h < case_.shape.n_kv_heads; ++h) {
       const TilePair t = tiles(sequence, row, h);
-      std::vector<float> k = row_of(case_, case_.rows[sequence].id, row, h, What::k);
+      std::vector<float> k =
+          k_tile_row(case_, row_of(case_, case_.rows[sequence].id, row, h, What::k));
       std::vector<float> v = row_of(case_, case_.rows[sequence].id, row, h, What::v);
       if (case_.shape.k_rotated) hadamard(std::span<float>(k));
       if (case_.shape.v_rotated) hadamard(std::span<float>(v));
@@ -142,7 +153,7 @@ class Storage {
   void poison(size_t sequence, int64_t row) {
     const int B = case_.shape.block_tokens;
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    const std::vector<float> k(static_cast<size_t>(case_.shape.k_dim), nan);
+    const std::vector<float> k(static_cast<size_t>(case_.shape.k_stored()), nan);
     const std::vector<float> v(static_cast<size_t>(case_.shape.v_dim), nan);
     for (int h = 0; h < case_.shape.n_kv_heads; ++h) {
       const TilePair t = tiles(sequence, row, h);

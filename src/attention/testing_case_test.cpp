@@ -18,8 +18,8 @@ void turn_back(std::vector<double>& value, std::vector<double>& tolerance) {
 
 // Where the tolerance comes from, with u = 2^-24 and every fused multiply-add counted as two
 // roundings (a processor may not fuse):
-// - a score is a chain of k_dim products: off by at most (2 k_dim + 4) u sum|q k|, the 4 for the
-//   scale and softcap's division; tanh is good to 8u, times the cap;
+// - a score is a chain of k_dim products: off by at most (2 k_dim + 6) u sum|q k|, the 6 for the
+//   scale, softcap's division and factors of key elements; tanh is good to 8u, times the cap;
 // - quantized keys and values, integer times scale, are exact in f32;
 // - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by
 // an
@@ -57,19 +57,27 @@ Truth truth_of(const Case& c) {
       const int64_t first =
           r.first_visible.empty() ? first_visible(c.retention, last) : r.first_visible[t];
       for (int h = 0; h < c.shape.n_heads; ++h) {
-        auto q = row_of(c, r.id, last, h, What::q);
-        if (c.shape.k_rotated) hadamard(std::span<float>(q));
+        auto turned = row_of(c, r.id, last, h, What::q);
+        if (c.shape.k_rotated) hadamard(std::span<float>(turned));
+        std::vector<double> q(turned.begin(), turned.end());
+        // Elements of a key that are V's: their factors are multiplied into the query, with two
+        // roundings.
+        const int half = c.shape.k_rotating / 2, middle = c.shape.k_dim / 2;
+        const auto is_of_v = [&](int d) { return half > 0 && d % middle >= half; };
+        for (int d = 0; d < c.shape.k_dim; ++d) q[d] *= is_of_v(d) ? c.params.key_factors[d] : 1.0;
         std::vector<double> s;
         double score_error = 0;
         for (int64_t row = first; row <= last; ++row) {
-          const auto& k = ks[h / heads][row - lowest];
+          const auto& own = ks[h / heads][row - lowest];
+          const auto& of_v = vs[h / heads][row - lowest];
           double dot = 0, size = 0;
           for (int d = 0; d < c.shape.k_dim; ++d) {
-            dot += static_cast<double>(q[d]) * k[d] * scale;
-            size += std::abs(static_cast<double>(q[d]) * k[d] * scale);
+            const double k = is_of_v(d) ? of_v[d] : own[d];
+            dot += q[d] * k * scale;
+            size += std::abs(q[d] * k * scale);
           }
           s.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
-          score_error = std::max(score_error, (2 * c.shape.k_dim + 4) * u * size + 8 * u * cap);
+          score_error = std::max(score_error, (2 * c.shape.k_dim + 6) * u * size + 8 * u * cap);
         }
         double max = *std::max_element(s.begin(), s.end());
         double range = max - *std::min_element(s.begin(), s.end());

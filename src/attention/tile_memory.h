@@ -39,22 +39,27 @@ struct TileMemory {
   PartResult part;          // of a tile that is not split
   float* max = nullptr;     // [rows]: of the parts merged so far
   float* denom = nullptr;   // [rows]
+  float* unpacked = nullptr;  // [k_dim][kMostKeys]: keys made of V rows
 
-  static int64_t floats(int64_t rows, int k_dim, int v_dim) {
-    return round_up(rows * k_dim, 16) + round_up(k_dim, 16) + rows * kScoreStride +
-           PartResult::floats(rows, v_dim) + 2 * round_up(rows, 16);
+  static int64_t floats(int64_t rows, const HeadShape& shape) {
+    return round_up(rows * shape.k_dim, 16) + round_up(shape.k_dim, 16) + rows * kScoreStride +
+           PartResult::floats(rows, shape.v_dim) + 2 * round_up(rows, 16) +
+           (shape.k_rotating > 0 ? shape.k_dim * kMostKeys : 0);
   }
-  static TileMemory at(float* memory, int64_t rows, int k_dim, int v_dim) {
+  static TileMemory at(float* memory, int64_t rows, const HeadShape& shape) {
     TileMemory m;
     m.q = memory;
-    m.row = m.q + round_up(rows * k_dim, 16);
-    m.scores = m.row + round_up(k_dim, 16);
+    m.row = m.q + round_up(rows * shape.k_dim, 16);
+    m.scores = m.row + round_up(shape.k_dim, 16);
     float* part = m.scores + rows * kScoreStride;
     m.part = PartResult::at(part, rows);
-    m.max = part + PartResult::floats(rows, v_dim);
+    m.max = part + PartResult::floats(rows, shape.v_dim);
     m.denom = m.max + round_up(rows, 16);
+    m.unpacked = m.denom + round_up(rows, 16);
     return m;
   }
+
+  static constexpr int64_t kMostKeys = 64;  // of a register block
 };
 
 // Which element of a head is n-th in the kernels' chain of products over K of a type: the order in
@@ -69,7 +74,7 @@ inline int chain_element(KvType type, int n) {
 
 // Bytes of one head's tiles.
 inline int64_t k_tile_bytes(const HeadShape& s) {
-  return s.block_tokens * kv_row_bytes(s.k_type, s.k_dim);
+  return s.block_tokens * kv_row_bytes(s.k_type, s.k_stored());
 }
 inline int64_t v_tile_bytes(const HeadShape& s) {
   return s.block_tokens * kv_row_bytes(s.v_type, s.v_dim);

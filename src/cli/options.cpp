@@ -66,6 +66,11 @@ void KvTypeOptions::add_to(CLI::App& app, bool several) {
   app.add_option("--kv-rotate", rotate,
                  "Hadamard rotation of stored rows: auto (types below 8 bits), on, off")
       ->type_name("MODE");
+  app.add_option("--kv-share", share,
+                 "Where K and V come from one projection (Gemma 4 global layers): store it once "
+                 "(auto), or both (off)")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"auto", "off"}));
 }
 
 Result<std::vector<KvFormat>> KvTypeOptions::formats(int block_tokens) const {
@@ -75,6 +80,7 @@ Result<std::vector<KvFormat>> KvTypeOptions::formats(int block_tokens) const {
   for (const std::string& name : all.empty() ? std::vector<std::string>{"f16"} : all) {
     KvFormat format = KvFormat::uniform(KvType::f16, block_tokens);
     format.rotation = *rotation;
+    format.share = share == "auto";
     struct Place {
       KvType& type;
       const std::string &particular, &layers, &rows;

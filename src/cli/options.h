@@ -21,7 +21,7 @@ struct KvTypeOptions {
     std::string both, k, v;
   };
   Layers global, local;
-  std::string rotate = "auto";
+  std::string rotate = "auto", share = "auto";
 
   // `several`: --kv-type may be given more than once, for commands that compare.
   void add_to(CLI::App& app, bool several = false);

@@ -117,6 +117,7 @@ KvGeometry geometry_of(const ModelFacts& facts) {
     layer.k_dim = kind.head_dim_k;
     layer.v_dim = kind.head_dim_v;
     layer.storage = is_global && facts.v_from_k_global ? KvStorage::shared : KvStorage::separate;
+    if (layer.storage == KvStorage::shared) layer.k_rotating = kind.rope_dims.value_or(0);
     layer.source = facts.kv_source[static_cast<size_t>(i)];
     geometry.layers.push_back(layer);
   }

@@ -44,6 +44,7 @@ Status share(KvGeometry& geometry, size_t first) {
     layer.k_dim = owner.k_dim;
     layer.v_dim = owner.v_dim;
     layer.storage = owner.storage;
+    layer.k_rotating = owner.k_rotating;
   }
   return {};
 }
@@ -96,6 +97,8 @@ Result<KvGeometry> finish_geometry(GeometryDraft draft) {
     layer.k_dim = static_cast<int>(from.k_dim);
     layer.v_dim = static_cast<int>(from.v_dim);
     layer.storage = from.is_projection_shared ? KvStorage::shared : KvStorage::separate;
+    if (from.is_projection_shared && from.k_rotating > 0 && from.k_rotating <= from.k_dim)
+      layer.k_rotating = static_cast<int>(from.k_rotating / 2 * 2);
     geometry.layers.push_back(layer);
   }
   if (elements == 0) {

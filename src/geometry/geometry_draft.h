@@ -21,6 +21,7 @@ struct GeometryDraft {
   struct Layer {
     bool is_local = false;
     bool is_projection_shared = false;  // one projection gives K and V
+    int64_t k_rotating = 0;             // see KvLayer
     int64_t n_heads = 0;
     int64_t n_kv_heads = 0;  // 0: the layer has no attention, and no KV
     int64_t k_dim = 0, v_dim = 0;

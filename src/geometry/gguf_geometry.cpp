@@ -1,6 +1,9 @@
 #include "geometry/gguf_geometry.h"
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
+#include <vector>
 
 #include "base/quote.h"
 #include "geometry/geometry_draft.h"
@@ -35,6 +38,7 @@ class Reader {
   void read_window();
   void read_pattern();
   void read_sharing();
+  int64_t rotating(int64_t dim) const;
   void add_notes();
   void drop_window(std::string note);
 
@@ -216,9 +220,26 @@ void Reader::read_sharing() {
   if (arch_ != "gemma4") return;
   for (size_t i = 0; i < draft_.layers.size(); ++i) {
     const std::string block = "blk." + std::to_string(i) + ".";
-    draft_.layers[i].is_projection_shared =
+    GeometryDraft::Layer& layer = draft_.layers[i];
+    layer.is_projection_shared =
         file_.find_tensor(block + "attn_k.weight") && !file_.find_tensor(block + "attn_v.weight");
+    if (layer.is_projection_shared && !layer.is_local) layer.k_rotating = rotating(layer.k_dim);
   }
+}
+
+// Elements of a head of `dim` that rotate: the divisors of the others' frequencies are so large
+// that no position turns them. 0 if the file does not say, or other pairs than the first rotate.
+int64_t Reader::rotating(int64_t dim) const {
+  constexpr float kNever = 1e20f;
+  const GgufTensor* divisors = file_.find_tensor("rope_freqs.weight");
+  const uint64_t pairs = static_cast<uint64_t>(dim / 2);
+  if (!divisors || divisors->bytes != pairs * sizeof(float)) return 0;
+  std::vector<float> values(pairs);
+  std::memcpy(values.data(), file_.data(*divisors).data(), divisors->bytes);
+  const auto never = [](float x) { return x >= kNever; };
+  const auto first = std::find_if(values.begin(), values.end(), never);
+  if (!std::all_of(first, values.end(), never)) return 0;
+  return 2 * (first - values.begin());
 }
 
 void Reader::add_notes() {

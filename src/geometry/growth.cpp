@@ -13,8 +13,10 @@ Result<KvGrowth> KvGrowth::of(const KvGeometry& geometry, const KvFormat& format
     Bytes per_token;
     int n_layers = 0;
     for (const GroupLayer& layer : group.layers) {
-      per_token += layer.n_kv_heads * Bytes{kv_row_bytes(group.k_type, layer.k_dim) +
-                                            kv_row_bytes(group.v_type, layer.v_dim)};
+      const int64_t v = kv_row_bytes(group.v_type, layer.v_dim);
+      per_token += layer.n_kv_heads * Bytes{kv_row_bytes(group.k_type, layer.k_stored()) + v};
+      growth.uniform_per_token_ +=
+          layer.n_kv_heads * Bytes{kv_row_bytes(group.k_type, layer.k_dim) + v};
       n_layers += layer.n_kv_heads > 0;
     }
     if (layout->is_local(group)) {

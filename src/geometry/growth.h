@@ -33,7 +33,8 @@ class KvGrowth {
   Bytes global(int64_t n) const { return n * global_per_token_; }
   Bytes local(int64_t n) const;  // min(n, window) rows of each local layer
   Bytes resident(int64_t n) const { return global(n) + local(n); }
-  Bytes uniform(int64_t n) const { return n * (global_per_token_ + local_per_token()); }
+  // What an engine pays that gives every layer all tokens, and stores K and V apart.
+  Bytes uniform(int64_t n) const { return n * uniform_per_token_; }
   double ratio(int64_t n) const;  // resident / uniform; 1 for n = 0
 
   // First n at which the global layers hold as many bytes as the full local windows. Nothing if
@@ -43,6 +44,7 @@ class KvGrowth {
 
  private:
   Bytes global_per_token_;
+  Bytes uniform_per_token_;
   int n_global_layers_ = 0;
   std::vector<Local> locals_;
 };

@@ -10,8 +10,39 @@
 namespace weir {
 namespace {
 
+// K and V apart, as the golden figures count them.
 KvGrowth growth(const std::string& id, KvType type = KvType::f16) {
-  return *KvGrowth::of(*builtin_geometry(id), KvFormat::uniform(type));
+  KvFormat format = KvFormat::uniform(type);
+  format.share = false;
+  return *KvGrowth::of(*builtin_geometry(id), format);
+}
+
+// Global layers of these models have one projection for K and V. What is stored once grows with the
+// elements that the golden set has for it; what other engines pay stays.
+TEST(Growth, KvOfOneProjectionIsStoredOnce) {
+  std::ifstream file(WEIR_SOURCE_DIR "/tests/data/derived.json");
+  int checked = 0;
+  for (const auto& d : nlohmann::json::parse(file)) {
+    const auto elements = d.find("global_elements_per_token_k_rot_plus_n");
+    if (elements == d.end()) continue;
+    const std::string id = d.at("id");
+    for (const auto& [type, bytes] : {std::pair{KvType::f16, 2}, {KvType::bf16, 2}, {KvType::f32, 4}}) {
+      const KvGrowth once = *KvGrowth::of(*builtin_geometry(id), KvFormat::uniform(type));
+      const KvGrowth apart = growth(id, type);
+      EXPECT_EQ(once.global_per_token().v, bytes * elements->get<int64_t>()) << id;
+      EXPECT_EQ(once.local_per_token(), apart.local_per_token()) << id;
+      EXPECT_EQ(once.uniform(32768), apart.uniform(32768)) << id;
+    }
+    // Quantized rows, and K and V of different types, are stored apart.
+    const KvGrowth q8 = *KvGrowth::of(*builtin_geometry(id), KvFormat::uniform(KvType::q8_0));
+    EXPECT_EQ(q8.global_per_token(), growth(id, KvType::q8_0).global_per_token());
+    KvFormat mixed = KvFormat::uniform(KvType::f16);
+    mixed.global_k = KvType::f32;
+    EXPECT_EQ(KvGrowth::of(*builtin_geometry(id), mixed)->global_per_token().v,
+              3 * growth(id).global_per_token().v / 2);
+    ++checked;
+  }
+  EXPECT_EQ(checked, 3);
 }
 
 // Field case 20: bytes per token of one layer, and layers.

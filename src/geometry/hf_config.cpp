@@ -51,6 +51,7 @@ class Reader {
   void read_period();
   void read_heads();
   void override_layers();
+  int64_t global_rotating(int64_t dim) const;
   void drop_window(std::string note);
   void fail(std::string message) {
     if (status_.ok()) status_ = Status(Code::corrupt, std::move(message));
@@ -304,10 +305,28 @@ void Reader::read_heads() {
     }
   }
   override_layers();
+  for (GeometryDraft::Layer& layer : draft_.layers) {
+    if (layer.is_projection_shared) layer.k_rotating = global_rotating(layer.k_dim);
+  }
   for (size_t i = 0; i < n_layers(); ++i) {
     if (without_kv_[i]) draft_.layers[i].n_kv_heads = 0;
   }
   draft_.n_reusing = integer_or("num_kv_shared_layers", family_ ? family_->n_reusing : 0);
+}
+
+// Elements of a global layer's K row that rotate. A quarter unless the config says otherwise.
+int64_t Reader::global_rotating(int64_t dim) const {
+  constexpr double kUsual = 0.25;
+  double share = kUsual;
+  if (const Json* rope = fields_.find("rope_parameters"); rope && rope->is_object()) {
+    const auto global = rope->find("full_attention");
+    if (global != rope->end() && global->is_object() && global->contains("partial_rotary_factor")) {
+      const Json& factor = global->at("partial_rotary_factor");
+      share = factor.is_number() ? factor.get<double>() : 0.0;
+    }
+  }
+  return share > 0 && share <= 1 ? 2 * static_cast<int64_t>(share * static_cast<double>(dim) / 2)
+                                 : 0;
 }
 
 void Reader::override_layers() {

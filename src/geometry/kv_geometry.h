@@ -20,7 +20,7 @@ struct Retention {
 };
 
 // What a layer's projection gives. `shared`: K and V come from one projection (Gemma 4 global
-// layers), which a later storage form keeps once; the figures here count K and V separately.
+// layers): with n its norm, V = n and K = rope(factors * n). See KvFormat::share.
 enum class KvStorage : uint8_t { separate, shared };
 
 struct KvLayer {
@@ -31,6 +31,9 @@ struct KvLayer {
   int k_dim = 0;  // elements of a K row per head
   int v_dim = 0;  // elements of a V row per head
   KvStorage storage = KvStorage::separate;
+  // Of shared storage: elements of a K row that rotate, those of the pairs (p, p + k_dim/2) with
+  // p < k_rotating/2; 0: not known.
+  int k_rotating = 0;
   int source = 0;  // the layer whose K and V it reads; its own index when it owns KV
 
   bool owns_kv() const { return source == index; }

@@ -20,15 +20,20 @@ Status check_row(const KvLayer& layer, const char* what, KvType type, int dim) {
                     std::to_string(kv_type_block(type)) + "; use f16, bf16 or f32 for them");
 }
 
+bool is_float(KvType type) { return kv_type_block(type) == 1; }
+
 // Appends `layer` to the group's block.
-void add_layer(KvGroup& group, const KvLayer& layer) {
+void add_layer(KvGroup& group, const KvLayer& layer, const KvFormat& format) {
   const int64_t B = group.block_tokens;
-  GroupLayer entry{.layer = layer.index,
-                   .n_kv_heads = layer.n_kv_heads,
-                   .k_dim = layer.k_dim,
-                   .v_dim = layer.v_dim,
-                   .k_tile_bytes = B * kv_row_bytes(group.k_type, layer.k_dim),
-                   .v_tile_bytes = B * kv_row_bytes(group.v_type, layer.v_dim)};
+  GroupLayer entry{
+      .layer = layer.index,
+      .n_kv_heads = layer.n_kv_heads,
+      .k_dim = layer.k_dim,
+      .v_dim = layer.v_dim};
+  const int stored = k_stored_elements(layer, format);
+  if (stored < layer.k_dim) entry.k_rotating = stored;
+  entry.k_tile_bytes = B * kv_row_bytes(group.k_type, entry.k_stored());
+  entry.v_tile_bytes = B * kv_row_bytes(group.v_type, layer.v_dim);
   entry.k_offset = group.block_bytes.v;
   entry.v_offset = entry.k_offset + layer.n_kv_heads * entry.k_tile_bytes;
   const Bytes layer_bytes{layer.n_kv_heads * (entry.k_tile_bytes + entry.v_tile_bytes)};
@@ -42,6 +47,16 @@ void add_layer(KvGroup& group, const KvLayer& layer) {
 std::string KvFormat::type_name() const {
   if (global_k == local_k && global_v == local_v) return pair_name(global_k, global_v);
   return "global " + pair_name(global_k, global_v) + "; local " + pair_name(local_k, local_v);
+}
+
+int k_stored_elements(const KvLayer& layer, const KvFormat& format) {
+  const KvType type = format.k_of(layer.retention.kind);
+  const bool is_shared = format.share && layer.storage == KvStorage::shared &&
+                         type == format.v_of(layer.retention.kind) && is_float(type) &&
+                         !is_rotated(type, format.rotation) && layer.k_dim == layer.v_dim &&
+                         layer.k_dim % 2 == 0 && layer.k_rotating > 0 &&
+                         layer.k_rotating < layer.k_dim;
+  return is_shared ? layer.k_rotating : layer.k_dim;
 }
 
 Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format) {
@@ -79,7 +94,7 @@ Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format)
       }
       layout.group_of[layer.index] = static_cast<int>(group - layout.groups.begin());
       layout.slot_of[layer.index] = static_cast<int>(group->layers.size());
-      add_layer(*group, layer);
+      add_layer(*group, layer, format);
     }
   }
   for (const KvLayer& layer : geometry.layers) {

@@ -18,9 +18,13 @@ struct KvFormat {
   KvType local_k = KvType::f16, local_v = KvType::f16;
   int block_tokens = 32;  // B: 16, 32 or 64
   KvRotation rotation = KvRotation::automatic;
+  // Where K and V come from one projection and have one type, store it once: the elements of K
+  // that rotate by position, and V, of which the other elements of K are multiples. Only of float
+  // types, and without Hadamard rotation.
+  bool share = true;
 
   static KvFormat uniform(KvType type, int block_tokens = 32) {
-    return {type, type, type, type, block_tokens, KvRotation::automatic};
+    return {type, type, type, type, block_tokens, KvRotation::automatic, true};
   }
   KvType k_of(LayerKind kind) const { return kind == LayerKind::global ? global_k : local_k; }
   KvType v_of(LayerKind kind) const { return kind == LayerKind::global ? global_v : local_v; }
@@ -37,10 +41,16 @@ enum class GroupId : uint8_t {};
 struct GroupLayer {
   int layer = 0;  // index in the model
   int n_kv_heads = 0, k_dim = 0, v_dim = 0;
+  // 0: K and V are stored separately. Otherwise the K tile has only this many elements of a row,
+  // the rotating ones of the pairs (p, p + k_dim/2): first all p, then their partners.
+  int k_rotating = 0;
   int64_t k_offset = 0;      // bytes from the start of a block to the first K tile
   int64_t v_offset = 0;      // bytes from the start of a block to the first V tile
   int64_t k_tile_bytes = 0;  // one head's K tile
   int64_t v_tile_bytes = 0;
+
+  bool is_shared() const { return k_rotating > 0; }
+  int k_stored() const { return is_shared() ? k_rotating : k_dim; }  // elements in the K tile
 };
 
 // All owning layers with one retention rule. A block is the K and V of block_tokens consecutive
@@ -64,6 +74,10 @@ struct KvLayout {
 
   bool is_local(const KvGroup& g) const { return g.retention.kind != LayerKind::global; }
 };
+
+// Elements of a K row that are stored beside V: all, or the rotating ones where K and V are stored
+// once.
+int k_stored_elements(const KvLayer& layer, const KvFormat& format);
 
 // Errors: invalid_input if a row is not a multiple of its type's block, naming layer kind and type.
 Result<KvLayout> make_layout(const KvGeometry& geometry, const KvFormat& format);

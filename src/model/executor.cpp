@@ -29,7 +29,7 @@ struct ContextFree {
 };
 
 // Nodes of a graph: at most this many a layer, and some around them.
-constexpr size_t kNodesPerLayer = 192, kNodesAround = 256;
+constexpr size_t kNodesPerLayer = 256, kNodesAround = 256;
 
 Status bad_input(const std::string& what) { return Status(Code::invalid_input, what); }
 

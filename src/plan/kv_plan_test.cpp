@@ -96,7 +96,9 @@ TEST(KvPlanner, TheSumIsTheTotal) {
 TEST(KvPlanner, OneTokenCountsEveryOwningLayer) {
   for (const ModelFacts& m : builtin_models()) {
     const KvGeometry g = geometry_of(m);
-    const KvGrowth growth = *KvGrowth::of(g, KvFormat());
+    KvFormat apart;
+    apart.share = false;
+    const KvGrowth growth = *KvGrowth::of(g, apart);
     EXPECT_EQ(growth.resident(1), growth.uniform(1)) << m.id;
     int64_t row = 0;
     for (const KvLayer& l : g.layers)

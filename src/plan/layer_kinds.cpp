@@ -14,12 +14,13 @@ LayerSummary summarize_layers(const KvGeometry& geometry) {
     } else {
       const auto same = [&](const LayerKindSummary& k) {
         return k.retention == layer.retention && k.n_kv_heads == layer.n_kv_heads &&
-               k.k_dim == layer.k_dim && k.v_dim == layer.v_dim;
+               k.k_dim == layer.k_dim && k.v_dim == layer.v_dim &&
+               k.example.storage == layer.storage && k.example.k_rotating == layer.k_rotating;
       };
       auto kind = std::find_if(summary.kinds.begin(), summary.kinds.end(), same);
       if (kind == summary.kinds.end()) {
         kind = summary.kinds.insert(
-            kind, {layer.retention, 0, layer.n_kv_heads, layer.k_dim, layer.v_dim});
+            kind, {layer.retention, 0, layer.n_kv_heads, layer.k_dim, layer.v_dim, layer});
       }
       ++kind->n_layers;
     }

@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "geometry/kv_geometry.h"
+#include "base/bytes.h"
+#include "geometry/kv_layout.h"
 
 namespace weir {
 
@@ -12,6 +13,14 @@ struct LayerKindSummary {
   Retention retention;
   int n_layers = 0;
   int n_kv_heads = 0, k_dim = 0, v_dim = 0;
+  KvLayer example;  // one of the layers
+
+  // Of one token in one layer.
+  Bytes row_bytes(const KvFormat& format) const {
+    return n_kv_heads * Bytes{kv_row_bytes(format.k_of(retention.kind),
+                                           k_stored_elements(example, format)) +
+                              kv_row_bytes(format.v_of(retention.kind), v_dim)};
+  }
 };
 
 struct LayerSummary {

@@ -43,10 +43,7 @@ std::string layers(const PlanReport& report) {
   const LayerSummary summary = summarize_layers(report.geometry());
   std::vector<Row> rows;
   for (const LayerKindSummary& k : summary.kinds) {
-    const KvFormat& format = report.main().format;
-    const KvType k_type = format.k_of(k.retention.kind), v_type = format.v_of(k.retention.kind);
-    const Bytes per_token = k.n_layers * k.n_kv_heads *
-                            Bytes{kv_row_bytes(k_type, k.k_dim) + kv_row_bytes(v_type, k.v_dim)};
+    const Bytes per_token = k.n_layers * k.row_bytes(report.main().format);
     const bool is_global = k.retention.kind == LayerKind::global;
     rows.push_back({fmt::format("{} {}", k.n_layers, kind_name(k.retention.kind)),
                     fmt::format("{} × {} + {}", k.n_kv_heads, k.k_dim, k.v_dim),
@@ -55,6 +52,12 @@ std::string layers(const PlanReport& report) {
                     is_global ? "grows" : format_bytes(k.retention.window * per_token)});
   }
   std::string html = table({"layers", "KV heads × K + V", "per token", "window", "fixed"}, rows);
+  if (const auto& sharing = report.main().sharing) {
+    html += fmt::format(
+        "<p>K and V of {} global layers come from one projection and are stored once: {} of {} "
+        "elements a head.</p>\n",
+        sharing->n_layers, sharing->k_stored + sharing->v_dim, sharing->k_dim + sharing->v_dim);
+  }
   if (summary.n_reusing > 0) {
     html += fmt::format("<p>{} more layers read an earlier layer's KV and own none.</p>\n",
                         summary.n_reusing);

@@ -66,6 +66,10 @@ void add_type(Json& to, const TypeReport& report) {
   to["kv_type_local_k"] = kv_type_name(format.local_k);
   to["kv_type_local_v"] = kv_type_name(format.local_v);
   to["global_bytes_per_token"] = report.growth.global_per_token().v;
+  const Bytes saved =
+      report.sharing ? report.sharing->separate_per_token - report.sharing->per_token : Bytes{};
+  to["global_bytes_per_token_separate"] = (report.growth.global_per_token() + saved).v;
+  to["layers_stored_once"] = report.sharing ? report.sharing->n_layers : 0;
   to["local_bytes_per_token"] = report.growth.local_per_token().v;
   to["local_bytes"] = report.growth.local_bytes().v;
   to["crossover_tokens"] = optional_number(report.growth.crossover());
@@ -117,6 +121,7 @@ std::string plan_json(const PlanReport& report) {
   json["layers_reusing_kv"] = reusing;
   json["layers_without_kv"] = without;
   json["block_tokens"] = report.block_tokens;
+  json["kv_share"] = report.main().format.share ? "auto" : "off";
   json["ubatch"] = report.options.ubatch;
   json["parallel"] = report.options.parallel;
   json["idle"] = report.options.idle;

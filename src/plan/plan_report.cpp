@@ -46,6 +46,25 @@ Bytes readable_rows(const KvGrowth& growth, int64_t n) {
   return sum;
 }
 
+std::optional<PlanSharing> sharing_of(const KvGeometry& geometry, const KvFormat& format) {
+  PlanSharing sharing;
+  for (const KvLayer& layer : geometry.layers) {
+    const int stored = k_stored_elements(layer, format);
+    if (!layer.owns_kv() || stored == layer.k_dim) continue;
+    const KvType type = format.k_of(layer.retention.kind);  // of both
+    const int64_t v = kv_row_bytes(type, layer.v_dim);
+    ++sharing.n_layers;
+    sharing.n_kv_heads = layer.n_kv_heads;
+    sharing.k_dim = layer.k_dim;
+    sharing.v_dim = layer.v_dim;
+    sharing.k_stored = stored;
+    sharing.per_token += layer.n_kv_heads * Bytes{kv_row_bytes(type, stored) + v};
+    sharing.separate_per_token += layer.n_kv_heads * Bytes{kv_row_bytes(type, layer.k_dim) + v};
+  }
+  if (sharing.n_layers == 0) return std::nullopt;
+  return sharing;
+}
+
 PlanCapacity capacity_of(const KvPlanner& planner, const PlanOptions& options,
                          const std::vector<int64_t>& contexts) {
   const PlanLoad load{.tokens = 0, .n_sequences = options.parallel, .ubatch = options.ubatch};
@@ -84,6 +103,7 @@ Result<PlanReport> make_plan_report(ModelSource source, PlanOptions options) {
     Result<KvPlanner> planner = KvPlanner::create(source.geometry, format);
     if (!planner) return planner.error();
     TypeReport one{.format = format,
+                   .sharing = sharing_of(source.geometry, format),
                    .growth = *KvGrowth::of(source.geometry, format),
                    .rows = {},
                    .capacity = {}};

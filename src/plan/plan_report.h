@@ -49,8 +49,16 @@ struct PlanCapacity {
   std::vector<Count> counts;  // of conversations of the reported contexts
 };
 
+// What storing K and V of one projection once does to the layers of a model.
+struct PlanSharing {
+  int n_layers = 0;  // that store K and V once
+  int n_kv_heads = 0, k_dim = 0, v_dim = 0, k_stored = 0;
+  Bytes per_token, separate_per_token;  // of these layers
+};
+
 struct TypeReport {
   KvFormat format;
+  std::optional<PlanSharing> sharing;
   KvGrowth growth;
   std::vector<PlanRow> rows;
   std::optional<PlanCapacity> capacity;

@@ -27,10 +27,27 @@ std::string heading(const PlanReport& report) {
   return text + "\n";
 }
 
-// Bytes of one token in one layer of this kind.
-Bytes row_bytes(const LayerKindSummary& kind, const KvFormat& format) {
-  return kind.n_kv_heads * Bytes{kv_row_bytes(format.k_of(kind.retention.kind), kind.k_dim) +
-                                 kv_row_bytes(format.v_of(kind.retention.kind), kind.v_dim)};
+// Says that K and V are stored once, or that they could be.
+std::string sharing_line(const PlanReport& report, const TypeReport& t) {
+  const std::string type = report.types.size() > 1 ? " (" + t.format.type_name() + ")" : "";
+  if (t.sharing) {
+    const PlanSharing& s = *t.sharing;
+    return fmt::format(
+        "  K and V of {} global layers come from one projection and are stored once: {} of {} "
+        "elements a head, {} instead of {} per token{}; --kv-share off stores both\n",
+        s.n_layers, s.k_stored + s.v_dim, s.k_dim + s.v_dim, format_bytes(s.per_token),
+        format_bytes(s.separate_per_token), type);
+  }
+  const auto& layers = report.geometry().layers;
+  const auto n = std::count_if(layers.begin(), layers.end(), [](const KvLayer& layer) {
+    return layer.owns_kv() && layer.storage == KvStorage::shared;
+  });
+  if (n == 0) return "";
+  return fmt::format("  K and V of {} layers come from one projection; counted and stored apart{}{}\n",
+                     n, type,
+                     t.format.share
+                         ? ": storing them once needs one float type for both, not rotated"
+                         : " (--kv-share off)");
 }
 
 std::string layers_table(const PlanReport& report) {
@@ -51,7 +68,7 @@ std::string layers_table(const PlanReport& report) {
         fmt::format("{} {}", kind.n_layers, kind_name(kind.retention.kind)),
         fmt::format("{} × {} + {}", kind.n_kv_heads, kind.k_dim, kind.v_dim)};
     for (const TypeReport& t : report.types) {
-      row.push_back(format_bytes(kind.n_layers * row_bytes(kind, t.format)));
+      row.push_back(format_bytes(kind.n_layers * kind.row_bytes(t.format)));
     }
     const bool is_chunked = kind.retention.kind == LayerKind::chunked;
     row.push_back(is_global ? "every token"
@@ -60,11 +77,12 @@ std::string layers_table(const PlanReport& report) {
     for (const TypeReport& t : report.types) {
       row.push_back(is_global ? "grows"
                               : format_bytes(kind.retention.window * kind.n_layers *
-                                             row_bytes(kind, t.format)));
+                                             kind.row_bytes(t.format)));
     }
     table.add(row);
   }
   std::string text = table.text("  ");
+  for (const TypeReport& t : report.types) text += sharing_line(report, t);
   if (summary.n_reusing > 0) {
     text += fmt::format("  {} more read an earlier layer's KV and own none\n", summary.n_reusing);
   }

@@ -63,6 +63,12 @@ class GgufBytes {
     data_bytes_ = (data_bytes_ + static_cast<uint64_t>(bytes) + 31) / 32 * 32;
     return *this;
   }
+  // An f32 tensor of one row with these numbers.
+  GgufBytes& floats(const std::string& name, const std::vector<float>& values) {
+    contents_.emplace_back(data_bytes_, std::string(reinterpret_cast<const char*>(values.data()),
+                                                    values.size() * sizeof(float)));
+    return tensor(name, {static_cast<int64_t>(values.size())});
+  }
   // A tensor's entry only.
   GgufBytes& tensor_at(const std::string& name, const std::vector<int64_t>& shape, uint32_t type,
                        uint64_t offset) {
@@ -79,7 +85,9 @@ class GgufBytes {
     append(out, n_keys_);
     out += keys_ + tensors_;
     out.resize((out.size() + 31) / 32 * 32);
-    out.resize(out.size() + data_bytes_);
+    const size_t data = out.size();
+    out.resize(data + data_bytes_);
+    for (const auto& [at, content] : contents_) out.replace(data + at, content.size(), content);
     return out;
   }
 
@@ -110,6 +118,7 @@ class GgufBytes {
   uint32_t version_;
   uint64_t n_keys_ = 0, n_tensors_ = 0, data_bytes_ = 0;
   std::string keys_, tensors_;
+  std::vector<std::pair<uint64_t, std::string>> contents_;  // of tensors that are not zero
 };
 
 inline std::span<const std::byte> as_bytes_of(const std::string& text) {
@@ -157,6 +166,12 @@ inline GgufBytes gguf_like(const ModelFacts& m) {
     std::vector<bool> is_local;
     for (int i = 0; i < m.n_layers + m.n_mtp_layers; ++i) is_local.push_back(!m.is_global(i));
     g.bools(a + "attention.sliding_window_pattern", is_local);
+  }
+  if (m.v_from_k_global) {
+    // Divisors of frequencies: all but infinite for pairs that do not rotate.
+    std::vector<float> divisors(static_cast<size_t>(first.head_dim_k / 2), 1e30f);
+    for (int p = 0; p < first.rope_dims.value_or(0) / 2; ++p) divisors[static_cast<size_t>(p)] = 1;
+    g.floats("rope_freqs.weight", divisors);
   }
   int n_reusing = 0;
   for (int i = 0; i < m.n_layers; ++i) n_reusing += m.kv_source[static_cast<size_t>(i)] != i;

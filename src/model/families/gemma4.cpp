@@ -35,6 +35,7 @@ class Gemma4 : public FamilyModel {
   struct Layer {
     RopeLayer rope;
     int k_dim = 0, v_dim = 0;
+    int source = 0;  // the layer whose KV it reads
     bool owns_kv = true;
     ggml_tensor *attn_norm, *q, *k, *v, *q_norm, *k_norm, *attn_output, *post_attention_norm;
     ggml_tensor *ffn_norm, *post_ffw_norm;
@@ -70,19 +71,22 @@ ggml_tensor* Gemma4::attention(GraphBuilder& g, int i, ggml_tensor* x) const {
   ggml_tensor* n = g.rms_norm(x, layer.attn_norm, eps_);
   ggml_tensor* q = g.rms_norm(g.heads(g.linear(layer.q, n), layer.k_dim), layer.q_norm, eps_);
   q = g.rope(q, layer.rope);
-  if (!layer.owns_kv) return g.attend(i, {}, q, nullptr, nullptr);
+  // Where K and V are stored once, the norm's factors turn one into the other.
+  const Layer& source = layers_[static_cast<size_t>(layer.source)];
+  const AttentionParams params{.key_factors = static_cast<const float*>(source.k_norm->data)};
+  if (!layer.owns_kv) return g.attend(i, params, q, nullptr, nullptr);
   ggml_tensor* k = g.heads(g.linear(layer.k, n), layer.k_dim);
   ggml_tensor* v = layer.v ? g.heads(g.linear(layer.v, n), layer.v_dim) : k;
   v = g.rms_norm(v, nullptr, eps_);
   k = g.rms_norm(k, layer.k_norm, eps_);
-  return g.attend(i, {}, q, g.rope(k, layer.rope), v);
+  return g.attend(i, params, q, g.rope(k, layer.rope), v);
 }
 
 ggml_tensor* Gemma4::expert_branch(GraphBuilder& g, const Layer& layer, ggml_tensor* h) const {
   ggml_context* ctx = g.context();
   ggml_tensor* r = g.scale(g.rms_norm(h, nullptr, eps_), 1.0f / std::sqrt(static_cast<float>(n_embd_)));
   r = g.mul(r, layer.router_scale);
-  const Routing routing = route(ctx, layer.router, router_logits(ctx, layer.router, r));
+  const Routing routing = route(ctx, layer.router, g.linear(layer.router.weight, r));
   ggml_tensor* f = g.rms_norm(h, layer.pre_ffw_norm_2, eps_);
   return g.rms_norm(apply_experts(ctx, layer.experts, routing, f), layer.post_ffw_norm_2, eps_);
 }
@@ -126,6 +130,7 @@ void Gemma4::read_attention(WeightLoader& w, const KvLayer& kv, const std::strin
                             Layer& layer) const {
   layer.k_dim = kv.k_dim;
   layer.v_dim = kv.v_dim;
+  layer.source = kv.source;
   layer.owns_kv = kv.owns_kv();
   layer.rope = read_rope(w, kv, {.divided = RopeRule::On::global, .local_theta = 10000.0f});
   if (kv.retention.kind == LayerKind::global && !layer.rope.divisors)
