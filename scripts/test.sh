@@ -128,10 +128,11 @@ if build release "$root/build"; then
     run_gtest "$(basename "$program")" "$program"
   done
   check demo demo_recalls "$root/build/weir"
+  run_tap openai-client "$root/scripts/test-openai.sh" "$root/build/weir"
 fi
 
 say "address and undefined behaviour sanitizers"
-names=(base geometry kv plan attention model engine http server)
+names=(base geometry kv plan http openai attention model engine server)
 if build asan "$root/build-asan" -- "${names[@]/%/_test}"; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
   for name in "${names[@]}"; do
@@ -140,7 +141,7 @@ if build asan "$root/build-asan" -- "${names[@]/%/_test}"; then
 fi
 
 say "thread sanitizer"
-names=(kv attention engine http server)
+names=(kv attention http engine server)
 if build tsan "$root/build-tsan" -- "${names[@]/%/_test}"; then
   # ggml's own threads are not instrumented: its barriers are invisible here, so the tests that go
   # through a ggml graph on several threads are left to the other builds; and so are those that
@@ -167,7 +168,7 @@ fi
 
 say "GCC build"
 if build gcc "$root/build-gcc"; then
-  for name in base geometry kv plan; do
+  for name in base geometry kv plan openai; do
     run_gtest "${name}_test.gcc" "$root/build-gcc/${name}_test"
   done
 fi
