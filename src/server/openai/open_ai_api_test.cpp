@@ -422,6 +422,9 @@ TEST_F(OpenAiApiTest, ProgressIsToldWhereAsked) {
 }
 
 TEST_F(OpenAiApiTest, LastTurnAndTenantReachTheEngine) {
+  EngineOptions options = reuse_options();
+  for (const char* name : {"", "a", "b", "c"}) options.tenants.push_back({name, {}, {}});
+  start(options);
   Json body = chat("Hello!", 2);
   body["messages"] = Json::parse(R"([{"role":"system","content":"Be brief."},
     {"role":"user","content":"One?"},{"role":"assistant","content":"1"},
@@ -443,6 +446,29 @@ TEST_F(OpenAiApiTest, LastTurnAndTenantReachTheEngine) {
   EXPECT_TRUE(before.ends_with("<start_of_turn>user\n")) << before;
   request.headers = {{"x-conversation", std::string(200, 'a')}};
   EXPECT_EQ(wait(send(request)).status, 400);
+}
+
+TEST_F(OpenAiApiTest, SecondTurnAndAnotherQuestionFindWhatWasRead) {
+  start(reuse_options());
+  std::string system;
+  for (int i = 0; i < 40; ++i) system += "The king said to the fox: come here. ";
+  Json body = chat("One?", 8);
+  body["messages"] = Json::array(
+      {{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", "One?"}}});
+  const Json first = ask("/v1/chat/completions", body);
+  EXPECT_EQ(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  const int64_t read = first["usage"]["prompt_tokens"].get<int64_t>();
+
+  Json other = body;
+  other["messages"][1]["content"] = "What about the hen?";
+  const Json branch = ask("/v1/chat/completions", other)["usage"];
+  EXPECT_GT(branch["prompt_tokens_details"]["cached_tokens"], read - 40);
+  EXPECT_LT(branch["prompt_tokens_details"]["cached_tokens"], branch["prompt_tokens"]);
+
+  body["messages"].push_back({{"role", "assistant"}, {"content", content(first)}});
+  body["messages"].push_back({{"role", "user"}, {"content", "Two?"}});
+  const Json second = ask("/v1/chat/completions", body)["usage"];
+  EXPECT_GT(second["prompt_tokens_details"]["cached_tokens"], read - 20);
 }
 
 TEST_F(OpenAiApiTest, CompletionsOfSeveralPrompts) {
