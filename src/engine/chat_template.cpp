@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 
 #include "engine/chat_format.h"
 #include "llama.h"
@@ -97,14 +98,16 @@ common_chat_templates_inputs chat_inputs(const ChatInput& input) {
 struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
   bool knows_tools = false;
+  mutable std::mutex mutex;  // llama-common tells templates the date through localtime()
 
+  common_chat_params run(const common_chat_templates_inputs& inputs) const {
+    const std::lock_guard lock(mutex);
+    return common_chat_templates_apply(templates.get(), inputs);
+  }
   common_chat_params apply(const ChatInput& input) const {
     const bool has_tools = !input.tools.empty();
-    if (!has_tools || knows_tools) {
-      return common_chat_templates_apply(templates.get(), chat_inputs(input));
-    }
-    common_chat_params params =
-        common_chat_templates_apply(templates.get(), chat_inputs(with_tools_as_text(input)));
+    if (!has_tools || knows_tools) return run(chat_inputs(input));
+    common_chat_params params = run(chat_inputs(with_tools_as_text(input)));
     if (input.tool_choice != ChatToolChoice::none) use_tools_as_text(input, params);
     return params;
   }
@@ -143,7 +146,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages,
   common_chat_templates_inputs inputs = chat_inputs(input);
   inputs.add_generation_prompt = add_reply_start;
   try {
-    return common_chat_templates_apply(impl_->templates.get(), inputs).prompt;
+    return impl_->run(inputs).prompt;
   } catch (const std::exception& e) {
     return refusal(e);
   }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -32,8 +33,11 @@ class OpenAiApiTest : public testing::Test {
     api_ = std::make_unique<OpenAiApi>(
         tiny_model(), *engine_, options,
         [this](Request request, RequestEvents events, ResponseWriter& writer) {
-          tenants_.insert(request.tenant);
-          last_request_ = request;
+          {
+            const std::lock_guard lock(mutex_);  // several workers
+            tenants_.insert(request.tenant);
+            last_request_ = request;
+          }
           const RequestId id = engine_->submit(std::move(request), std::move(events));
           writer.on_gone([this, id] { engine_->cancel(id); });
           return std::optional<HttpResponse>();
@@ -118,6 +122,7 @@ class OpenAiApiTest : public testing::Test {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<OpenAiApi> api_;
   Router router_;
+  std::mutex mutex_;
   std::set<uint32_t> tenants_;
   Request last_request_;
 };
