@@ -168,7 +168,8 @@ TEST_F(Dense, Mistral3) {
   check_family("mistral3", {.facts = facts, .limit = kSiluLimit, .only_distances = false});
   facts.global->head_dim_k = facts.global->head_dim_v = 24;
   facts.global->rope_dims = 24;
-  check_family("mistral3-narrow-heads", {.facts = facts, .limit = kSiluLimit, .only_distances = false});
+  check_family("mistral3-narrow-heads",
+               {.facts = facts, .limit = kSiluLimit, .only_distances = false});
 }
 
 // A model without window of the same layers.

@@ -205,8 +205,9 @@ class FamilyLogits : public testing::Test {
   // and weights. weir rounds the first two, to the same halves. How far the rest moves logits is
   // taken from two distances of llama.cpp's own: of its f16 KV from its f32 KV, and of its two
   // attentions. (The first alone is enough for all rows together; in a single row, where one score
-  // decides, the roundings of keys and queries may happen to cancel.) Where two experts are as close
-  // as that, the engines may choose different ones, so models with experts use all of them here.
+  // decides, the roundings of keys and queries may happen to cancel.) Where two experts are as
+  // close as that, the engines may choose different ones, so models with experts use all of them
+  // here.
   static void check_f16(const std::string& name, const FamilyCheck& f, size_t n) {
     constexpr int kMostExperts = 16;
     ModelFacts facts = f.facts;

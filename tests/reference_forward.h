@@ -21,9 +21,9 @@ struct ReferenceModel {
   std::vector<int64_t> windows;  // one a layer: keys that a query reads; 0: all
   bool neox = false;
   double theta = 1e4;
-  bool is_fused = false;            // phi3's tensors
-  bool has_post_norms = false;      // exaone4: norms behind attention and feed-forward, not before
-  bool has_qk_norms = false;        // per head
+  bool is_fused = false;        // phi3's tensors
+  bool has_post_norms = false;  // exaone4: norms behind attention and feed-forward, not before
+  bool has_qk_norms = false;    // per head
   bool rotates_windows_only = false;  // layers without a window know no positions, if any has one
   double eps = 1e-5;
 };
@@ -40,9 +40,9 @@ class ReferenceForward {
     std::vector<float> all;
     for (size_t at = 0; at < tokens.size(); ++at) {
       Row x = row("token_embd.weight", tokens[at]);
-      for (int layer = 0; layer < m_.n_layers; ++layer)
-        step(layer, static_cast<int64_t>(at), x);
-      const char* output = gguf_.find_tensor("output.weight") ? "output.weight" : "token_embd.weight";
+      for (int layer = 0; layer < m_.n_layers; ++layer) step(layer, static_cast<int64_t>(at), x);
+      const char* output =
+          gguf_.find_tensor("output.weight") ? "output.weight" : "token_embd.weight";
       const Row out = product(output, norm("output_norm.weight", x));
       all.insert(all.end(), out.begin(), out.end());
     }
@@ -83,14 +83,16 @@ class ReferenceForward {
     return out;
   }
   Row part(const Row& x, size_t first, size_t n) const {
-    return {x.begin() + static_cast<ptrdiff_t>(first), x.begin() + static_cast<ptrdiff_t>(first + n)};
+    return {x.begin() + static_cast<ptrdiff_t>(first),
+            x.begin() + static_cast<ptrdiff_t>(first + n)};
   }
   void rotate(Row& heads, int64_t position) const {
     const size_t d = static_cast<size_t>(m_.head_dim);
     for (size_t head = 0; head < heads.size(); head += d) {
       for (size_t p = 0; p < d / 2; ++p) {
-        const double angle = static_cast<double>(position) *
-                             std::pow(m_.theta, -2.0 * static_cast<double>(p) / static_cast<double>(d));
+        const double angle =
+            static_cast<double>(position) *
+            std::pow(m_.theta, -2.0 * static_cast<double>(p) / static_cast<double>(d));
         double& a = heads[head + (m_.neox ? p : 2 * p)];
         double& b = heads[head + (m_.neox ? p + d / 2 : 2 * p + 1)];
         const double a0 = a;
@@ -145,7 +147,8 @@ class ReferenceForward {
     const size_t d = static_cast<size_t>(m_.head_dim);
     Row out(q.size());
     for (size_t head = 0; head < static_cast<size_t>(m_.n_heads); ++head) {
-      const size_t at_kv = head * static_cast<size_t>(m_.n_kv_heads) / static_cast<size_t>(m_.n_heads) * d;
+      const size_t at_kv =
+          head * static_cast<size_t>(m_.n_kv_heads) / static_cast<size_t>(m_.n_heads) * d;
       double total = 0;
       for (int64_t j = 0; j <= position; ++j) {
         if (window > 0 && position - j >= window) continue;

@@ -25,7 +25,8 @@ Heads random_heads(uint64_t seed, float sharpness) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   Heads h;
-  for (int d = 0; d < kDim; ++d) h.g.push_back(static_cast<float>(0.2 * std::exp(0.5 * normal(random))));
+  for (int d = 0; d < kDim; ++d)
+    h.g.push_back(static_cast<float>(0.2 * std::exp(0.5 * normal(random))));
   for (int t = 0; t < kTokens; ++t) {
     std::vector<double> n(kDim);
     double square = 0;

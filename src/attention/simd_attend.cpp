@@ -26,8 +26,8 @@ class TileWorker {
         n_threads_(n_threads),
         shape_(args.shape),
         heads_(shape_.n_heads / shape_.n_kv_heads),
-        memory_(TileMemory::at(args.work->thread_memory(thread), args.work->max_tile_rows(),
-                               shape_)),
+        memory_(
+            TileMemory::at(args.work->thread_memory(thread), args.work->max_tile_rows(), shape_)),
         score_(shape_.k_rotating > 0 ? shared_score(shape_.k_type)
                                      : for_type<Score>(shape_.k_type)),
         weigh_(for_type<Weigh>(shape_.v_type)) {

@@ -65,7 +65,8 @@ HWY_INLINE void encode(const float* from, hwy::bfloat16_t* to, int n) {
   for (int i = 0; i < n; ++i) to[i].bits = float_to_bfloat(from[i]);
 }
 
-// The types whose elements share a scale; see kv/quantized_block.h. A tag: there is no such element.
+// The types whose elements share a scale; see kv/quantized_block.h. A tag: there is no such
+// element.
 template <int kIntegerBits>
 struct Quantized {
   static constexpr int kBits = kIntegerBits;

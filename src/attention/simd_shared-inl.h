@@ -44,21 +44,18 @@ HWY_INLINE void transpose(const T* HWY_RESTRICT from, ptrdiff_t stride, float* H
   for (int r = 0; r < kLanes; r += 4) transpose_blocks(t + r);
   // Block b of t[r + i] now has element 4b + i of the rows r .. r+3: gather the blocks of each b.
   for (int i = 0; i < 4; ++i) {
-    const auto put = [&](int element, FloatVec v) HWY_ATTR {
-      hn::StoreU(v, d, to + element * to_stride);
-    };
+    const auto put = [&](int element, FloatVec v)
+                         HWY_ATTR { hn::StoreU(v, d, to + element * to_stride); };
     if constexpr (kLanes == 4) {
       put(i, t[i]);
     } else if constexpr (kLanes == 8) {
       put(i, hn::ConcatLowerLower(d, t[4 + i], t[i]));
       put(4 + i, hn::ConcatUpperUpper(d, t[4 + i], t[i]));
     } else {
-      const auto even = [&](FloatVec a, FloatVec b) HWY_ATTR {
-        return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
-      };
-      const auto odd = [&](FloatVec a, FloatVec b) HWY_ATTR {
-        return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
-      };
+      const auto even = [&](FloatVec a, FloatVec b)
+                            HWY_ATTR { return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a); };
+      const auto odd = [&](FloatVec a, FloatVec b)
+                           HWY_ATTR { return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a)); };
       const FloatVec even01 = even(t[i], t[4 + i]), even23 = even(t[8 + i], t[12 + i]);
       const FloatVec odd01 = odd(t[i], t[4 + i]), odd23 = odd(t[8 + i], t[12 + i]);
       put(i, hn::ConcatLowerLower(d, even23, even01));

@@ -32,13 +32,13 @@ struct PartResult {
 
 // A thread's memory while it works on a tile.
 struct TileMemory {
-  float* q = nullptr;       // scaled queries: register block after register block, [k_dim][rows],
-                            // elements in the order of chain_element
-  float* row = nullptr;     // one query while it is rotated
-  float* scores = nullptr;  // [rows][kScoreStride]: scores of a part, then their exponentials
-  PartResult part;          // of a tile that is not split
-  float* max = nullptr;     // [rows]: of the parts merged so far
-  float* denom = nullptr;   // [rows]
+  float* q = nullptr;         // scaled queries: register block after register block, [k_dim][rows],
+                              // elements in the order of chain_element
+  float* row = nullptr;       // one query while it is rotated
+  float* scores = nullptr;    // [rows][kScoreStride]: scores of a part, then their exponentials
+  PartResult part;            // of a tile that is not split
+  float* max = nullptr;       // [rows]: of the parts merged so far
+  float* denom = nullptr;     // [rows]
   float* unpacked = nullptr;  // [k_dim][kMostKeys]: keys made of V rows
 
   static int64_t floats(int64_t rows, const HeadShape& shape) {

@@ -80,9 +80,8 @@ Status measure_again(CatalogCheck& check) {
     if (now->resident_bytes != recorded.resident_bytes ||
         now->global_bytes != recorded.global_bytes || now->local_bytes != recorded.local_bytes) {
       check.disagreements.push_back(
-          {"measured[" + std::to_string(i) + "]",
-           "measured again: " + what + ", the entry says " +
-               std::to_string(recorded.resident_bytes)});
+          {"measured[" + std::to_string(i) + "]", "measured again: " + what + ", the entry says " +
+                                                      std::to_string(recorded.resident_bytes)});
     }
   }
   return {};
@@ -128,9 +127,9 @@ int measure(const CatalogArguments& a) {
   m.type = *type;
   m.n_layers = a.n_layers > 0 ? a.n_layers : entry->facts.n_layers;
   if (m.n_layers > entry->facts.n_layers) {
-    return report(Status(Code::invalid_input, entry->facts.name + " has " +
-                                                  std::to_string(entry->facts.n_layers) +
-                                                  " layers"));
+    return report(
+        Status(Code::invalid_input,
+               entry->facts.name + " has " + std::to_string(entry->facts.n_layers) + " layers"));
   }
   const Result<CatalogMeasurement> measured = measure_kv(entry->facts, m);
   if (!measured) return report(measured.error());

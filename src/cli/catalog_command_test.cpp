@@ -68,10 +68,9 @@ TEST_F(CatalogCommand, ListNamesEveryEntry) {
 TEST_F(CatalogCommand, ShowHasFiguresClaimsAndSources) {
   const Outcome run = catalog({"show", "gemma-4-31b"});
   EXPECT_EQ(run.exit_code, 0);
-  for (const char* part :
-       {"10 global layers: 4 KV heads × 512 + 512", "50 local layers", "20.78 GiB", "q4_0",
-        "stored once", "ik_llama.cpp issue 1607", "holds in part", "does not hold", "9.446 %",
-        "source: "}) {
+  for (const char* part : {"10 global layers: 4 KV heads × 512 + 512", "50 local layers",
+                           "20.78 GiB", "q4_0", "stored once", "ik_llama.cpp issue 1607",
+                           "holds in part", "does not hold", "9.446 %", "source: "}) {
     EXPECT_THAT(run.out, HasSubstr(part));
   }
   EXPECT_THAT(catalog({"show", "gemma-3-1b"}).out, HasSubstr("Measured"));
@@ -153,8 +152,8 @@ TEST_F(CatalogCommand, MeasureRunsTheModelAndVerifyRunsItAgain) {
   EXPECT_EQ(catalog({"verify", good, "--measure"}).exit_code, 0);
   json wrong = measured;
   wrong["resident_bytes"] = 1;
-  const Outcome again =
-      catalog({"verify", file_with("gemma-3-270m", "/measured", json::array({wrong})), "--measure"});
+  const Outcome again = catalog(
+      {"verify", file_with("gemma-3-270m", "/measured", json::array({wrong})), "--measure"});
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.out, HasSubstr("measured again: 98304 B resident"));
 }

@@ -64,8 +64,7 @@ Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeas
   const Result<std::unique_ptr<Model>> model = Model::load(file.path(), options);
   if (!model) return model.error();
 
-  const KvFormat format =
-      KvFormat::uniform(what.type, choose_block_tokens((*model)->geometry()));
+  const KvFormat format = KvFormat::uniform(what.type, choose_block_tokens((*model)->geometry()));
   const Result<Bytes> budget = planned_bytes(**model, format, what);
   if (!budget) return budget.error();
   const std::unique_ptr<KvDevice> device = make_cpu_device();

@@ -13,8 +13,8 @@ namespace weir {
 // invalid_input for a KV type the engine cannot use.
 Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeasurement& what);
 
-// An object of an entry's `measured` list, in one line. `target` and `n_layers` (of the whole model)
-// are for the command.
+// An object of an entry's `measured` list, in one line. `target` and `n_layers` (of the whole
+// model) are for the command.
 std::string measurement_json(const CatalogMeasurement& m, const std::string& target, int n_layers);
 
 }  // namespace weir

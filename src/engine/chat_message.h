@@ -51,7 +51,7 @@ struct ChatPrompt {
   std::vector<std::string> trigger_words, trigger_patterns;
   std::vector<std::string> visible_words;  // control tokens that the reader needs to see
   std::vector<std::string> stop;
-  std::string thinking_start;              // empty: the template knows no reasoning
+  std::string thinking_start;  // empty: the template knows no reasoning
   std::vector<std::string> thinking_ends;
   std::shared_ptr<const ChatFormat> format;
 };

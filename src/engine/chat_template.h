@@ -14,8 +14,8 @@ namespace weir {
 // The model's own chat template (Jinja, from its file), run by llama-common. Any thread may use it.
 class ChatTemplate {
  public:
-  // `model` may hold a vocabulary only; `source` replaces its template. Errors: unsupported if there
-  // is no usable one.
+  // `model` may hold a vocabulary only; `source` replaces its template. Errors: unsupported if
+  // there is no usable one.
   static Result<ChatTemplate> create(const llama_model* model, const std::string& source = {});
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;

@@ -39,7 +39,7 @@ struct ModelFacts {
   std::optional<int64_t> n_ff, n_vocab;
   std::optional<int64_t> n_ff_reusing;  // of layers that read another's KV, if not n_ff
   int64_t n_embd_per_layer = 0;         // width of per-layer embeddings; 0: none
-  std::string rope_type_gguf;  // neox or norm
+  std::string rope_type_gguf;           // neox or norm
   std::string rope_scaling, rope_scaling_scope;
   double attn_scale = 0, attn_softcap = 0, final_softcap = 0, logit_scale = 1;
   std::string embd_scale;  // "1", "sqrt(n_embd)", ...

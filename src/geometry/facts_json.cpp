@@ -100,7 +100,8 @@ class Fields {
   Status status() const {
     if (!status_.ok()) return status_;
     for (const auto& [key, value] : object_.items()) {
-      if (!known_.contains(key)) return corrupt("geometry has a field " + quote(key) + " that the format does not know");
+      if (!known_.contains(key))
+        return corrupt("geometry has a field " + quote(key) + " that the format does not know");
     }
     return {};
   }
@@ -215,8 +216,8 @@ Status check_kind(const std::optional<LayerKindFacts>& kind, const std::string& 
 }
 
 Status check(const ModelFacts& m) {
-  if (m.id.empty() || m.id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789.-") !=
-                          std::string::npos) {
+  if (m.id.empty() ||
+      m.id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789.-") != std::string::npos) {
     return corrupt("geometry.id must be of a-z, 0-9, '.' and '-', not " + quote(m.id));
   }
   if (m.source.empty()) return corrupt("geometry.source is empty: say where the facts are from");
@@ -225,8 +226,8 @@ Status check(const ModelFacts& m) {
   const int64_t n_local = m.n_layers - n_global;
   if (Status s = check_kind(m.global, "global", n_global); !s.ok()) return s;
   if (Status s = check_kind(m.local, "local", n_local); !s.ok()) return s;
-  const bool is_known = m.attention_kind == "standard" || m.attention_kind == "chunked" ||
-                        m.attention_kind == "full";
+  const bool is_known =
+      m.attention_kind == "standard" || m.attention_kind == "chunked" || m.attention_kind == "full";
   if (!is_known || (m.attention_kind == "full") != (n_local == 0)) {
     return corrupt("geometry.attention_kind is " + quote(m.attention_kind) + " with " +
                    std::to_string(n_local) +

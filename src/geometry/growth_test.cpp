@@ -26,7 +26,8 @@ TEST(Growth, KvOfOneProjectionIsStoredOnce) {
     const auto elements = d.find("global_elements_per_token_k_rot_plus_n");
     if (elements == d.end()) continue;
     const std::string id = d.at("id");
-    for (const auto& [type, bytes] : {std::pair{KvType::f16, 2}, {KvType::bf16, 2}, {KvType::f32, 4}}) {
+    for (const auto& [type, bytes] :
+         {std::pair{KvType::f16, 2}, {KvType::bf16, 2}, {KvType::f32, 4}}) {
       const KvGrowth once = *KvGrowth::of(*builtin_geometry(id), KvFormat::uniform(type));
       const KvGrowth apart = growth(id, type);
       EXPECT_EQ(once.global_per_token().v, bytes * elements->get<int64_t>()) << id;

@@ -25,11 +25,10 @@ bool is_float(KvType type) { return kv_type_block(type) == 1; }
 // Appends `layer` to the group's block.
 void add_layer(KvGroup& group, const KvLayer& layer, const KvFormat& format) {
   const int64_t B = group.block_tokens;
-  GroupLayer entry{
-      .layer = layer.index,
-      .n_kv_heads = layer.n_kv_heads,
-      .k_dim = layer.k_dim,
-      .v_dim = layer.v_dim};
+  GroupLayer entry{.layer = layer.index,
+                   .n_kv_heads = layer.n_kv_heads,
+                   .k_dim = layer.k_dim,
+                   .v_dim = layer.v_dim};
   const int stored = k_stored_elements(layer, format);
   if (stored < layer.k_dim) entry.k_rotating = stored;
   entry.k_tile_bytes = B * kv_row_bytes(group.k_type, entry.k_stored());

@@ -36,8 +36,7 @@ void copy_row(const KvGroup& group, const std::byte* from, int from_row, std::by
     for (int head = 0; head < layer.n_kv_heads; ++head) {
       const int64_t k = layer.k_offset + head * layer.k_tile_bytes;
       const int64_t v = layer.v_offset + head * layer.v_tile_bytes;
-      k_codec.copy_k(from + k, from_row, to + k, to_row, group.block_tokens,
-                     layer.k_stored());
+      k_codec.copy_k(from + k, from_row, to + k, to_row, group.block_tokens, layer.k_stored());
       v_codec.copy_v(from + v, from_row, to + v, to_row, group.block_tokens, layer.v_dim);
     }
   }

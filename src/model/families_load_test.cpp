@@ -112,8 +112,8 @@ TEST_P(DamagedFamily, EveryMisshapenTensorIsNamed) {
     if (tensor.shape[0] < 2) continue;
     // After a tensor's name: u32 dimensions, then u64 extents. Rows of half the length; twice as
     // many of them where there are several.
-    std::string changed = with_value_after<uint64_t>(
-        tensor.name, 4, static_cast<uint64_t>(tensor.shape[0] / 2));
+    std::string changed =
+        with_value_after<uint64_t>(tensor.name, 4, static_cast<uint64_t>(tensor.shape[0] / 2));
     if (tensor.n_dims > 1) {
       const uint64_t rows = static_cast<uint64_t>(tensor.shape[1]) * 2;
       std::memcpy(changed.data() + find_name(tensor.name) + tensor.name.size() + 12, &rows,

@@ -48,7 +48,7 @@ ggml_tensor* GraphBuilder::layer_norm(ggml_tensor* x, ggml_tensor* weight, float
 
 ggml_tensor* GraphBuilder::product(ggml_tensor* weight, ggml_tensor* x) {
   if (!zeros_) return ggml_mul_mat(ctx_, weight, x);
-    // ggml's product by experts, with a single expert: one dot product after another, so the bits of
+  // ggml's product by experts, with a single expert: one dot product after another, so the bits of
   // a row do not depend on how many rows there are.
   const int64_t in = weight->ne[0], out = weight->ne[1], n = x->ne[1];
   ggml_tensor* y = ggml_mul_mat_id(ctx_, ggml_reshape_3d(ctx_, weight, in, out, 1),
@@ -68,9 +68,8 @@ ggml_tensor* GraphBuilder::heads(ggml_tensor* x, int64_t head_dim) {
 
 ggml_tensor* GraphBuilder::heads(ggml_tensor* x, int64_t head_dim, int64_t n_heads, int64_t first) {
   const size_t element = ggml_element_size(x);
-  return ggml_view_3d(ctx_, x, head_dim, n_heads, x->ne[1],
-                      static_cast<size_t>(head_dim) * element, x->nb[1],
-                      static_cast<size_t>(first) * element);
+  return ggml_view_3d(ctx_, x, head_dim, n_heads, x->ne[1], static_cast<size_t>(head_dim) * element,
+                      x->nb[1], static_cast<size_t>(first) * element);
 }
 
 ggml_tensor* GraphBuilder::rope(ggml_tensor* heads, const RopeLayer& layer) {

@@ -39,8 +39,8 @@ int read_n_rot(WeightLoader& w, const KvLayer& layer, bool is_global) {
 // multiplier) takes the formula's share of it away again.
 void read_yarn(WeightLoader& w, float factor, RopeLayer& rope) {
   RopeLayer::Yarn yarn;
-  const int64_t original = w.integer("rope.scaling.original_context_length",
-                                     w.integer("context_length", 0));
+  const int64_t original =
+      w.integer("rope.scaling.original_context_length", w.integer("context_length", 0));
   if (original < 1 || original > INT32_MAX)
     w.fail(Code::corrupt, "key " + w.full_key("rope.scaling.original_context_length") + " is " +
                               std::to_string(original));
@@ -58,7 +58,8 @@ void read_scaling(WeightLoader& w, RopeLayer& rope) {
   const std::string type = w.text("rope.scaling.type", "linear");
   // An older key of the same meaning.
   const float factor = w.number("rope.scaling.factor", w.number("rope.scale_linear", 0.0f));
-  if (factor < 0) w.fail(Code::corrupt, "key " + w.full_key("rope.scaling.factor") + " is negative");
+  if (factor < 0)
+    w.fail(Code::corrupt, "key " + w.full_key("rope.scaling.factor") + " is negative");
   if (type == "none") return;
   if (factor > 0) rope.scale = 1.0f / factor;
   rope.magnitude = w.positive("rope.scaling.attn_factor", 1.0f);
@@ -93,9 +94,11 @@ RopeLayer read_rope(WeightLoader& w, const KvLayer& layer, const RopeRule& rule)
   rope.neox = rule.neox;
   rope.theta = w.positive("rope.freq_base", 10000.0f);
   if (!is_global)
-    rope.theta = w.positive("rope.freq_base_swa", rule.local_theta > 0 ? rule.local_theta : rope.theta);
+    rope.theta =
+        w.positive("rope.freq_base_swa", rule.local_theta > 0 ? rule.local_theta : rope.theta);
   if (applies(rule.scaled, is_global)) read_scaling(w, rope);
-  if (applies(rule.divided, is_global) && rope.n_rot > 0) rope.divisors = read_divisors(w, rope.n_rot, layer.k_dim);
+  if (applies(rule.divided, is_global) && rope.n_rot > 0)
+    rope.divisors = read_divisors(w, rope.n_rot, layer.k_dim);
   return rope;
 }
 

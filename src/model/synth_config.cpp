@@ -25,13 +25,14 @@ std::string text_or(const Json& object, const char* key, const std::string& othe
 struct ConfigFamily {
   std::string_view arch;
   bool ties_embeddings = false;
-  bool has_unrotated_globals = false;  // global layers know no positions, where others do
+  bool has_unrotated_globals = false;     // global layers know no positions, where others do
   double theta = 10000, local_theta = 0;  // 0: as global layers
   double attn_softcap = 0, final_softcap = 0, logit_scale = 1;
 };
 
 constexpr std::array kConfigFamilies = {
-    ConfigFamily{.arch = "gemma2", .ties_embeddings = true, .attn_softcap = 50, .final_softcap = 30},
+    ConfigFamily{
+        .arch = "gemma2", .ties_embeddings = true, .attn_softcap = 50, .final_softcap = 30},
     ConfigFamily{.arch = "gemma3", .ties_embeddings = true, .theta = 1e6, .local_theta = 10000},
     ConfigFamily{.arch = "gemma3n",
                  .ties_embeddings = true,
@@ -87,7 +88,8 @@ std::string scaling_text(const Json& config, int64_t max_context) {
   for (const auto& [key, name] :
        {std::pair{"beta_fast", "beta_fast"}, std::pair{"beta_slow", "beta_slow"},
         std::pair{"low_freq_factor", "low"}, std::pair{"high_freq_factor", "high"}})
-    if (rope.contains(key)) text += std::string(" ") + name + "=" + std::to_string(number_or(rope, key, 1));
+    if (rope.contains(key))
+      text += std::string(" ") + name + "=" + std::to_string(number_or(rope, key, 1));
   return text;
 }
 
@@ -108,7 +110,8 @@ LayerKindFacts kind_of(const KvLayer& layer, const Json& config, const ConfigFam
   const double part =
       number_or(rope, "partial_rotary_factor", number_or(config, "partial_rotary_factor", 1));
   kind.rope_dims = static_cast<int>(std::clamp(part, 0.0, 1.0) * layer.k_dim);
-  double theta = number_or(global_rope, "rope_theta", number_or(config, "rope_theta", family.theta));
+  double theta =
+      number_or(global_rope, "rope_theta", number_or(config, "rope_theta", family.theta));
   if (!is_global) {
     const double local = family.local_theta > 0 ? family.local_theta : theta;
     theta = number_or(config, "rope_local_base_freq", number_or(config, "swa_rope_theta", local));
@@ -158,8 +161,7 @@ Result<ModelFacts> facts_from_hf_config(std::string_view text) {
   facts.logit_scale = number_or(config, "logit_scale", family.logit_scale);
 
   const auto is_local = [](const KvLayer& l) { return l.retention.kind != LayerKind::global; };
-  const bool has_locals =
-      std::any_of(geometry->layers.begin(), geometry->layers.end(), is_local);
+  const bool has_locals = std::any_of(geometry->layers.begin(), geometry->layers.end(), is_local);
   facts.attention_kind = has_locals ? "standard" : "full";
   for (const KvLayer& layer : geometry->layers) {
     facts.kv_source.push_back(layer.source);

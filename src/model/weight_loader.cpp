@@ -17,7 +17,7 @@ namespace weir {
 namespace {
 
 constexpr uint64_t kMaxPerLayer = 65536;  // elements of an array with one a layer
-constexpr size_t kAlignment = 64;  // of tensors in copied memory: a cache line
+constexpr size_t kAlignment = 64;         // of tensors in copied memory: a cache line
 
 // Types that ggml's matrix product takes on the left.
 bool can_multiply(ggml_type type) { return ggml_get_type_traits_cpu(type)->vec_dot != nullptr; }

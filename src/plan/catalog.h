@@ -1,5 +1,5 @@
-// The catalog: what a model's KV costs, what was claimed about it and what was measured, one entry a
-// model (docs/catalog.md). Everything in an entry but the sources can be recomputed, and is.
+// The catalog: what a model's KV costs, what was claimed about it and what was measured, one entry
+// a model (docs/catalog.md). Everything in an entry but the sources can be recomputed, and is.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ using OrderedJson = nlohmann::ordered_json;
 // Figures that follow from a geometry. K and V both stored, windows exact, no blocks. Names in an
 // entry are those of the enumerators.
 enum class CatalogFigure : uint8_t {
-  global_layers,              // number of them
+  global_layers,  // number of them
   local_layers,
   is_global,                  // whether layer `layer` is: 1 or 0
   window,                     // tokens
@@ -30,10 +30,10 @@ enum class CatalogFigure : uint8_t {
   effective_bytes_per_token,  // total_bytes / tokens
   uniform_bytes,              // at `tokens`, if every layer that owns KV kept every token
   uniform_bytes_per_token,
-  naive_bytes_per_token,      // if every layer, KV owner or not, kept every token at the widest row
-  ratio,                      // total_bytes / uniform_bytes
-  saving,                     // uniform_bytes / total_bytes
-  crossover_tokens,           // first length at which global layers hold as much as full windows
+  naive_bytes_per_token,  // if every layer, KV owner or not, kept every token at the widest row
+  ratio,                  // total_bytes / uniform_bytes
+  saving,                 // uniform_bytes / total_bytes
+  crossover_tokens,       // first length at which global layers hold as much as full windows
 };
 
 struct CatalogQuery {
@@ -57,14 +57,14 @@ struct CatalogAssumption {
   double times = 1;  // a factor on the figure
 };
 
-// The figure at `tokens`, in bytes, tokens, layers or as a plain ratio. Errors: invalid_input if the
-// figure needs tokens and there are none, or the type cannot store the rows; corrupt if the patched
-// geometry makes no sense.
+// The figure at `tokens`, in bytes, tokens, layers or as a plain ratio. Errors: invalid_input if
+// the figure needs tokens and there are none, or the type cannot store the rows; corrupt if the
+// patched geometry makes no sense.
 Result<double> catalog_figure(const nlohmann::json& geometry, const CatalogQuery& query,
                               int64_t tokens, const CatalogAssumption& assumption = {});
 
-// What would make the figure `value`: the first of the usual mistakes (other heads, another pattern,
-// other rows, K alone, ...) that does, as half a sentence. Nothing if none does.
+// What would make the figure `value`: the first of the usual mistakes (other heads, another
+// pattern, other rows, K alone, ...) that does, as half a sentence. Nothing if none does.
 std::optional<std::string> usual_mistake(const nlohmann::json& geometry, const CatalogQuery& query,
                                          int64_t tokens, double value, double within);
 
@@ -77,8 +77,8 @@ enum class Verdict : uint8_t {
 // What somebody said about a model's KV: one figure, at one or several lengths.
 struct CatalogClaim {
   struct Point {
-    int64_t tokens = 0;  // 0: the figure does not depend on it
-    double claimed = 0;  // in `unit`
+    int64_t tokens = 0;   // 0: the figure does not depend on it
+    double claimed = 0;   // in `unit`
     double recorded = 0;  // what the entry says is right
   };
   std::string id, says, source, reason;

@@ -17,9 +17,9 @@ struct LayerKindSummary {
 
   // Of one token in one layer.
   Bytes row_bytes(const KvFormat& format) const {
-    return n_kv_heads * Bytes{kv_row_bytes(format.k_of(retention.kind),
-                                           k_stored_elements(example, format)) +
-                              kv_row_bytes(format.v_of(retention.kind), v_dim)};
+    return n_kv_heads *
+           Bytes{kv_row_bytes(format.k_of(retention.kind), k_stored_elements(example, format)) +
+                 kv_row_bytes(format.v_of(retention.kind), v_dim)};
   }
 };
 

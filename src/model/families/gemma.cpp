@@ -126,12 +126,11 @@ const Gemma::Version kVersion2{.has_qk_norms = false,
                                .rope = {.scaled = RopeRule::On::all},
                                .layers_of_wide_scale = 46};
 // Positions are scaled in global layers only; a model without a window has no others.
-const Gemma::Version kVersion3{
-    .has_qk_norms = true,
-    .score_cap = 0,
-    .logit_cap = 0,
-    .rope = {.scaled = RopeRule::On::global, .local_theta = 10000.0f},
-    .layers_of_wide_scale = 62};
+const Gemma::Version kVersion3{.has_qk_norms = true,
+                               .score_cap = 0,
+                               .logit_cap = 0,
+                               .rope = {.scaled = RopeRule::On::global, .local_theta = 10000.0f},
+                               .layers_of_wide_scale = 62};
 
 // --- synthetic models ---------------------------------------------------------------------------
 
@@ -161,9 +160,9 @@ void synthesize_gemma(const ModelFacts& m, SynthFile& file) {
 
 }  // namespace
 
-const Family kGemma2 = {
-    "gemma2", [](WeightLoader& w) { return Gemma::open(w, kVersion2); }, synthesize_gemma};
-const Family kGemma3 = {
-    "gemma3", [](WeightLoader& w) { return Gemma::open(w, kVersion3); }, synthesize_gemma};
+const Family kGemma2 = {"gemma2", [](WeightLoader& w) { return Gemma::open(w, kVersion2); },
+                        synthesize_gemma};
+const Family kGemma3 = {"gemma3", [](WeightLoader& w) { return Gemma::open(w, kVersion3); },
+                        synthesize_gemma};
 
 }  // namespace weir

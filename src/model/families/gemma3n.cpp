@@ -25,13 +25,13 @@ namespace {
 // layers, and last layers that read the KV of earlier ones.
 //
 // llama.cpp runs the two published sizes only: it takes 20 layers with KV of their own, local
-// layers by a period of 5 and sparse activations on the first 10 layers, whatever the file says, and
-// estimates the deviation of activations with n - 1. Here the file's keys decide, as in the
+// layers by a period of 5 and sparse activations on the first 10 layers, whatever the file says,
+// and estimates the deviation of activations with n - 1. Here the file's keys decide, as in the
 // original, which also divides by n.
-constexpr size_t kSparseLayers = 10;  // of files without activation_sparsity_scale
+constexpr size_t kSparseLayers = 10;                 // of files without activation_sparsity_scale
 constexpr float kSparseScale = 1.6448533535003662f;  // 95 % of a normal distribution lie below
 constexpr float kDense = -std::numeric_limits<float>::infinity();  // as the converter writes it
-constexpr int64_t kWidth = 256;  // of per-layer embeddings, in files that do not say
+constexpr int64_t kWidth = 256;      // of per-layer embeddings, in files that do not say
 constexpr int64_t kLaurelRank = 64;  // of synthetic models
 
 class Gemma3n : public FamilyModel {

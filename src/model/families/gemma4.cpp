@@ -84,7 +84,8 @@ ggml_tensor* Gemma4::attention(GraphBuilder& g, int i, ggml_tensor* x) const {
 
 ggml_tensor* Gemma4::expert_branch(GraphBuilder& g, const Layer& layer, ggml_tensor* h) const {
   ggml_context* ctx = g.context();
-  ggml_tensor* r = g.scale(g.rms_norm(h, nullptr, eps_), 1.0f / std::sqrt(static_cast<float>(n_embd_)));
+  ggml_tensor* r =
+      g.scale(g.rms_norm(h, nullptr, eps_), 1.0f / std::sqrt(static_cast<float>(n_embd_)));
   r = g.mul(r, layer.router_scale);
   const Routing routing = route(ctx, layer.router, g.linear(layer.router.weight, r));
   ggml_tensor* f = g.rms_norm(h, layer.pre_ffw_norm_2, eps_);
@@ -134,7 +135,8 @@ void Gemma4::read_attention(WeightLoader& w, const KvLayer& kv, const std::strin
   layer.owns_kv = kv.owns_kv();
   layer.rope = read_rope(w, kv, {.divided = RopeRule::On::global, .local_theta = 10000.0f});
   if (kv.retention.kind == LayerKind::global && !layer.rope.divisors)
-    w.fail(Code::not_found, "tensor rope_freqs.weight, which says what global layers rotate, is missing");
+    w.fail(Code::not_found,
+           "tensor rope_freqs.weight, which says what global layers rotate, is missing");
   layer.attn_norm = w.vector(b + "attn_norm.weight", n_embd_);
   layer.q = w.matrix(b + "attn_q.weight", n_embd_, int64_t{kv.n_heads} * kv.k_dim);
   layer.q_norm = w.vector(b + "attn_q_norm.weight", kv.k_dim);
@@ -212,8 +214,8 @@ Result<std::unique_ptr<FamilyModel>> Gemma4::open(WeightLoader& w) {
 
 // --- synthetic models ---------------------------------------------------------------------------
 
-// What a layer adds is small beside what it adds to, as in trained models: otherwise, with the scale
-// of layers' outputs, random layers amplify rounding without bounds.
+// What a layer adds is small beside what it adds to, as in trained models: otherwise, with the
+// scale of layers' outputs, random layers amplify rounding without bounds.
 constexpr float kSynthBranch = 0.4f, kSynthOutputScale = 0.9f;
 
 int64_t n_ff_of(const ModelFacts& m, int layer) {

@@ -69,9 +69,9 @@ FfnWeights FfnWeights::read_fused(WeightLoader& w, int layer, int64_t n_embd, in
 }
 
 ggml_tensor* FfnWeights::apply(GraphBuilder& g, Activation activation, ggml_tensor* x) const {
-  ggml_tensor* wide = gate ? g.gated(activation, g.linear(gate, x, gate_bias),
-                                     g.linear(up, x, up_bias))
-                           : g.gated(activation, g.linear(up, x, up_bias), nullptr);
+  ggml_tensor* wide =
+      gate ? g.gated(activation, g.linear(gate, x, gate_bias), g.linear(up, x, up_bias))
+           : g.gated(activation, g.linear(up, x, up_bias), nullptr);
   return g.linear(down, wide, down_bias);
 }
 

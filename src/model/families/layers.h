@@ -27,7 +27,7 @@ struct QkvWeights {
   struct Projected {
     ggml_tensor *q, *k, *v;
   };
-  Projected project(GraphBuilder& g, ggml_tensor* x) const;        // [width, n_tokens]; not if fused
+  Projected project(GraphBuilder& g, ggml_tensor* x) const;  // [width, n_tokens]; not if fused
   Projected project_heads(GraphBuilder& g, ggml_tensor* x) const;  // as heads
 };
 

@@ -17,8 +17,8 @@ ggml_tensor* PerLayerInput::vectors(GraphBuilder& g, ggml_tensor* x) const {
       g.scale(g.linear(model_proj_, x), 1.0f / std::sqrt(static_cast<float>(n_embd_)));
   // Normed over the numbers of a layer, not over those of all layers.
   projected = g.rms_norm(g.heads(projected, width_), proj_norm_, eps_);
-  ggml_tensor* sum = g.add(ggml_reshape_2d(ctx, projected, looked_up->ne[0], looked_up->ne[1]),
-                           looked_up);
+  ggml_tensor* sum =
+      g.add(ggml_reshape_2d(ctx, projected, looked_up->ne[0], looked_up->ne[1]), looked_up);
   return g.scale(sum, 1.0f / std::numbers::sqrt2_v<float>);
 }
 

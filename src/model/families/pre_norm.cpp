@@ -22,9 +22,9 @@ class PreNorm : public Transformer {
   // How they differ.
   struct Version {
     bool neox;
-    bool has_qk_norms = false;       // per head
-    bool has_fused_ffn = false;      // gate and up in ffn_up
-    bool has_query_factor = false;   // grows with the position
+    bool has_qk_norms = false;      // per head
+    bool has_fused_ffn = false;     // gate and up in ffn_up
+    bool has_query_factor = false;  // grows with the position
   };
   static Result<std::unique_ptr<FamilyModel>> open(WeightLoader& w, const Version& version);
   RopeLayer rope_of(int layer) const override { return layers_[static_cast<size_t>(layer)].rope; }
@@ -81,8 +81,7 @@ ggml_tensor* PreNorm::logits(GraphBuilder& g, ggml_tensor* x) const {
 
 // --- keys and tensors ---------------------------------------------------------------------------
 
-void PreNorm::read_layer(WeightLoader& w, const KvLayer& kv, int64_t n_ff,
-                         const Version& version) {
+void PreNorm::read_layer(WeightLoader& w, const KvLayer& kv, int64_t n_ff, const Version& version) {
   const std::string b = block_prefix(kv.index);
   Layer layer{};
   layer.rope = read_rope(w, kv, {.neox = version.neox, .divided = RopeRule::On::all});

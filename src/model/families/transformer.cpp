@@ -27,8 +27,8 @@ void Transformer::read_ends(WeightLoader& w) {
   n_vocab_ = w.row_count("token_embd.weight");
   token_embd_ = w.table("token_embd.weight", n_embd_, n_vocab_);
   output_norm_ = w.vector("output_norm.weight", n_embd_);
-  output_ = w.matrix(w.has("output.weight") ? "output.weight" : "token_embd.weight", n_embd_,
-                     n_vocab_);
+  output_ =
+      w.matrix(w.has("output.weight") ? "output.weight" : "token_embd.weight", n_embd_, n_vocab_);
 }
 
 bool Transformer::layers_own_kv(WeightLoader& w) {

@@ -29,7 +29,8 @@ class Transformer : public FamilyModel {
   // What layer `i` attends to, [heads * v_dim, n_tokens], from the residual stream x.
   virtual ggml_tensor* attention(GraphBuilder& g, int i, ggml_tensor* x) const = 0;
   // The residual stream behind layer `i`, from that in front of it and the attention.
-  virtual ggml_tensor* rest(GraphBuilder& g, int i, ggml_tensor* x, ggml_tensor* attended) const = 0;
+  virtual ggml_tensor* rest(GraphBuilder& g, int i, ggml_tensor* x,
+                            ggml_tensor* attended) const = 0;
   virtual ggml_tensor* logits(GraphBuilder& g, ggml_tensor* x) const = 0;
 
   int n_layers_ = 0;

@@ -41,9 +41,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
     HttpResponse refusal;
   };
   struct Choice {
-    std::optional<ChatReplyReader> reader;  // of chats
-    std::string content;                    // of plain completions
-    std::string pending;                    // text that was not read yet
+    std::optional<ChatReplyReader> reader;       // of chats
+    std::string content;                         // of plain completions
+    std::string pending;                         // text that was not read yet
     std::vector<openai::LogprobEntry> logprobs;  // all; in a stream those not sent yet
     std::vector<size_t> token_ends;  // text length behind each token, to count reasoning by
     size_t text_length = 0;

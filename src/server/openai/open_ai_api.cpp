@@ -96,8 +96,7 @@ void OpenAiApi::chat(const HttpRequest& request, const Writer& writer) {
 }
 
 void OpenAiApi::completion(const HttpRequest& request, const Writer& writer) {
-  openai::Parsed<openai::CompletionRequest> parsed =
-      openai::parse_completion_request(request.body);
+  openai::Parsed<openai::CompletionRequest> parsed = openai::parse_completion_request(request.body);
   openai::CompletionRequest* completion = value_or_refuse(parsed, *writer);
   if (!completion || !take_conversation(request, *completion, writer)) return;
   openai::Parsed<Prepared> prepared =

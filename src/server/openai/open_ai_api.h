@@ -13,11 +13,10 @@
 
 namespace weir {
 
-// How a request gets to the engine: the answer that says why it does not, or nothing, and the events
-// tell the rest. Cancels the request when the writer's client goes. Never waits.
-using SubmitRequest = std::function<std::optional<HttpResponse>(Request request,
-                                                                RequestEvents events,
-                                                                ResponseWriter& writer)>;
+// How a request gets to the engine: the answer that says why it does not, or nothing, and the
+// events tell the rest. Cancels the request when the writer's client goes. Never waits.
+using SubmitRequest = std::function<std::optional<HttpResponse>(
+    Request request, RequestEvents events, ResponseWriter& writer)>;
 // Whose prefixes and conversations a caller may use.
 using TenantOf = std::function<uint32_t(const Caller& caller)>;
 

@@ -135,8 +135,7 @@ TEST_F(OpenAiApiTest, ChatIsAnswered) {
   EXPECT_FALSE(content(answer).empty());
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(answer["choices"][0]["weir"]["finish"], "end_of_turn");
-  EXPECT_EQ(answer["usage"]["prompt_tokens"],
-            std::ssize(tiny_tokens(user_turn("Hello!"))));
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], std::ssize(tiny_tokens(user_turn("Hello!"))));
   EXPECT_GT(answer["usage"]["completion_tokens"], 1);
   EXPECT_EQ(content(ask("/chat/completions", chat("Hello!", 200))), content(answer));
 }
@@ -247,16 +246,15 @@ TEST_F(OpenAiApiTest, LogprobsAreOfTheTextAndSumToAtMostOne) {
   }
   check(streamed, content(answer));
   body["top_logprobs"] = 0;
-  EXPECT_TRUE(ask("/v1/chat/completions",
-                  body)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-                  .empty());
+  EXPECT_TRUE(
+      ask("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+          .empty());
 }
 
 TEST_F(OpenAiApiTest, BiasForcesAndBans) {
-  const Json plain = ask("/v1/completions", {{"prompt", "Once upon a"},
-                                             {"max_tokens", 1},
-                                             {"temperature", 0},
-                                             {"logprobs", 2}});
+  const Json plain =
+      ask("/v1/completions",
+          {{"prompt", "Once upon a"}, {"max_tokens", 1}, {"temperature", 0}, {"logprobs", 2}});
   const std::string first = plain["choices"][0]["text"].get<std::string>();
   const Token likely = tiny_tokens("Once upon a" + first).back();
   Json body = {{"prompt", "Once upon a"}, {"max_tokens", 1}, {"temperature", 0}};
@@ -503,8 +501,8 @@ TEST_F(OpenAiApiTest, CompletionsOfSeveralPrompts) {
 }
 
 TEST_F(OpenAiApiTest, BestAreTheLikeliest) {
-  Json body = {{"prompt", "Once upon a"}, {"max_tokens", 5},  {"seed", 3},
-               {"temperature", 1.5},      {"logprobs", 0},    {"n", 6}};
+  Json body = {{"prompt", "Once upon a"}, {"max_tokens", 5}, {"seed", 3},
+               {"temperature", 1.5},      {"logprobs", 0},   {"n", 6}};
   const auto mean = [](const Json& choice) {
     double sum = 0;
     for (const Json& logprob : choice["logprobs"]["token_logprobs"]) sum += logprob.get<double>();
@@ -528,8 +526,9 @@ TEST_F(OpenAiApiTest, CompletionLogprobsHaveTheirOffsets) {
   const Json& whole = answer["choices"][0]["logprobs"];
   ASSERT_EQ(whole["tokens"].size(), 8u);
   for (size_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(text.find(whole["tokens"][i].get<std::string>(), whole["text_offset"][i].get<size_t>()),
-              whole["text_offset"][i]);
+    EXPECT_EQ(
+        text.find(whole["tokens"][i].get<std::string>(), whole["text_offset"][i].get<size_t>()),
+        whole["text_offset"][i]);
   }
   Json offsets = Json::array();
   for (const Json& event : stream("/v1/completions", body)) {

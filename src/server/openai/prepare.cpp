@@ -148,14 +148,14 @@ Parsed<Request> Preparer::common(const openai::Generation& from, uint32_t tenant
   if (from.repeat_last_n) s.repeat_last_n = static_cast<int32_t>(*from.repeat_last_n);
   for (const auto& [token, bias] : from.logit_bias) {
     if (token >= tokenizer_.size()) {
-      return invalid("invalid_value",
-                     fmt::format("'logit_bias' has token {}; the vocabulary has {}", token,
-                                 tokenizer_.size()),
-                     "logit_bias");
+      return invalid(
+          "invalid_value",
+          fmt::format("'logit_bias' has token {}; the vocabulary has {}", token, tokenizer_.size()),
+          "logit_bias");
     }
     // OpenAI: "-100 should result in a ban".
-    s.logit_bias.emplace_back(token, bias <= -100 ? -std::numeric_limits<float>::infinity()
-                                                  : static_cast<float>(bias));
+    s.logit_bias.emplace_back(
+        token, bias <= -100 ? -std::numeric_limits<float>::infinity() : static_cast<float>(bias));
   }
   return request;
 }
@@ -290,10 +290,10 @@ Parsed<Prepared> Preparer::completion(const openai::CompletionRequest& from,
       request.prompt = std::get<std::vector<int32_t>>(from.prompts[i]);
       for (const Token token : request.prompt) {
         if (token >= tokenizer_.size()) {
-          return invalid("invalid_value",
-                         fmt::format("'prompt' has token {}; the vocabulary has {}", token,
-                                     tokenizer_.size()),
-                         "prompt");
+          return invalid(
+              "invalid_value",
+              fmt::format("'prompt' has token {}; the vocabulary has {}", token, tokenizer_.size()),
+              "prompt");
         }
       }
       if (from.echo) to.echoes.push_back(valid_utf8(tokenizer_.text(request.prompt)));

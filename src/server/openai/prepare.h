@@ -12,11 +12,11 @@
 namespace weir {
 
 struct OpenAiOptions {
-  std::string model_id;            // as /v1/models tells it
-  SamplingParams sampling;         // for what a request leaves open
-  int64_t max_new_tokens = -1;     // likewise; -1: no bound
-  std::string version = "weir";    // system_fingerprint
-  int n_threads = 4;               // that prepare requests and write answers
+  std::string model_id;          // as /v1/models tells it
+  SamplingParams sampling;       // for what a request leaves open
+  int64_t max_new_tokens = -1;   // likewise; -1: no bound
+  std::string version = "weir";  // system_fingerprint
+  int n_threads = 4;             // that prepare requests and write answers
 };
 
 // What the engine is asked for one choice.
@@ -30,10 +30,10 @@ struct PreparedChoice {
 struct Prepared {
   bool is_chat = false;
   bool stream = false, include_usage = false, return_progress = false;
-  int64_t n_shown = 1;        // of each prompt's choices, the best so many
+  int64_t n_shown = 1;  // of each prompt's choices, the best so many
   bool shows_logprobs = false;
-  std::vector<PreparedChoice> choices;  // prompt by prompt
-  std::vector<std::string> echoes;      // of each prompt; empty without echo
+  std::vector<PreparedChoice> choices;       // prompt by prompt
+  std::vector<std::string> echoes;           // of each prompt; empty without echo
   std::shared_ptr<const ChatFormat> format;  // of chats
   std::vector<std::string> thinking_ends;
 };

@@ -1,13 +1,13 @@
 #pragma once
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
-
-#include <pthread.h>
 
 namespace weir {
 
