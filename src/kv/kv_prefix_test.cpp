@@ -49,6 +49,26 @@ TEST(Prefix, RunningSequencesShareTheirFullBlocks) {
   for (const bool is_right : store.is_right) EXPECT_TRUE(is_right);
 }
 
+// Blocks that are changed in place are no longer what their prefix says.
+TEST(Prefix, MovedBlocksLoseTheirName) {
+  const FingerprintRotator rotator;
+  for (const bool by_removal : {false, true}) {
+    PrefixStore store(kB, {kGlobal, sliding(5)});
+    const SeqId a = store.create();
+    store.read(a, tokens_from(0, 18));
+    ASSERT_EQ(store.cache->match(PrefixStore::kDefault, tokens_from(0, 17)).first_computed(), 16);
+    const Status status =
+        by_removal ? store.cache->seq_rm(a, 14, 15) : store.cache->seq_add(a, 13, -1, 3, rotator);
+    ASSERT_TRUE(status.ok()) << status.message();
+    store.cache->check_invariants();
+    EXPECT_FALSE(store.cache->is_named(a));
+    const SeqId b = store.start(tokens_from(0, 17));
+    EXPECT_LT(store.cache->length(b), 16);
+    store.read(b, tokens_from(0, 17));
+    for (const bool is_right : store.is_right) EXPECT_TRUE(is_right);
+  }
+}
+
 TEST(Prefix, NamespacesShareNothing) {
   PrefixStore store(kB, {kGlobal});
   store.keep(tokens_from(0, 22));
