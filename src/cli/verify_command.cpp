@@ -160,13 +160,34 @@ void print(const VerifyOptions& options, const Verdict& v, size_t n_tokens, doub
                 .c_str());
 }
 
+// Where llama.cpp computes another function than the vendor, and weir than llama.cpp.
+void warn_of_other_models(const KvGeometry& geometry) {
+  if (geometry.arch == "gpt-oss") {
+    std::fputs(
+        "note: compared with llama.cpp's rounding of YaRN's ramp; weir itself runs this model "
+        "with the vendor's (docs/models.md)\n",
+        stderr);
+  }
+  const bool has_window =
+      std::any_of(geometry.layers.begin(), geometry.layers.end(),
+                  [](const KvLayer& layer) { return layer.retention.kind != LayerKind::global; });
+  if (has_window && (geometry.arch == "llama" || geometry.arch == "phi3")) {
+    std::fputs(
+        "note: llama.cpp ignores the window of this model, so the logits differ from where it "
+        "is full on; compare fewer tokens with -n (docs/models.md)\n",
+        stderr);
+  }
+}
+
 int verify(const VerifyOptions& options) {
   if (!(options.max_nmse >= 0)) {
     return report(Status(Code::invalid_input, "--max-nmse must be a number, 0 or more"));
   }
-  Result<std::unique_ptr<Model>> model =
-      Model::load(options.engine.model_path, options.engine.model_options(true, options.n_tokens));
+  ModelOptions model_options = options.engine.model_options(true, options.n_tokens);
+  model_options.rope_of_llama_cpp = true;
+  Result<std::unique_ptr<Model>> model = Model::load(options.engine.model_path, model_options);
   if (!model) return report(model.error());
+  warn_of_other_models((*model)->geometry());
   Result<EngineOptions> engine = options.engine.engine_options(**model);
   if (!engine) return report(engine.error());
   Result<std::vector<Token>> tokens = tokens_to_verify(options, **model);

@@ -32,6 +32,9 @@ struct ModelOptions {
   // Tokens of the longest conversation: models with one set of rope factors for short contexts and
   // one for long ones (longrope) take the set for this length. 0: the model's largest context.
   int64_t context = 0;
+  // Rotate as llama.cpp does where weir follows the vendor instead (gpt-oss: YaRN's ramp ends,
+  // rounded): to compare everything else with llama.cpp.
+  bool rope_of_llama_cpp = false;
   // Called with 0..1 while loading, by one thread at a time but not always the same; may be empty.
   std::function<void(float)> progress;
 };

@@ -52,6 +52,7 @@ class WeightLoader {
   ~WeightLoader();
 
   const KvGeometry& geometry() const { return geometry_; }
+  const ModelOptions& options() const { return options_; }
   // Tokens of the longest conversation that the model is loaded for; 0 if nobody says.
   int64_t context() const;
 

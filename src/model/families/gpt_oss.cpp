@@ -77,6 +77,7 @@ ggml_tensor* GptOss::rest(GraphBuilder& g, int i, ggml_tensor* x, ggml_tensor* a
 RopeLayer GptOss::read_rope_of(WeightLoader& w, const KvLayer& kv) {
   RopeLayer rope = read_rope(w, kv, {});
   if (!w.status().ok() || !rope.yarn || rope.n_rot == 0) return rope;
+  if (w.options().rope_of_llama_cpp) return rope;
   rope_divisors_.emplace_back(unrounded_yarn_divisors(rope));
   rope.divisors = rope_divisors_.back().tensor();
   rope.yarn.reset();
