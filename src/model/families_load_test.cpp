@@ -33,7 +33,8 @@ std::vector<std::string> one_of_each() {
 class DamagedFamily : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const ModelFacts facts = small_family(GetParam(), 4);
+    // As many layers as the longest period, so that there are both kinds.
+    const ModelFacts facts = small_family(GetParam(), 6);
     arch_ = facts.gguf_arch;
     SynthOptions options;
     options.weights = "f32";

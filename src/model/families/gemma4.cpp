@@ -134,9 +134,11 @@ void Gemma4::read_attention(WeightLoader& w, const KvLayer& kv, const std::strin
   layer.source = kv.source;
   layer.owns_kv = kv.owns_kv();
   layer.rope = read_rope(w, kv, {.divided = RopeRule::On::global, .local_theta = 10000.0f});
-  if (kv.retention.kind == LayerKind::global && !layer.rope.divisors)
-    w.fail(Code::not_found,
-           "tensor rope_freqs.weight, which says what global layers rotate, is missing");
+  const bool is_global = kv.retention.kind == LayerKind::global;
+  if (is_global && w.row_length("rope_freqs.weight") != kv.k_dim / 2)
+    w.fail(Code::corrupt,
+           "tensor rope_freqs.weight, which says what global layers rotate, does not "
+           "have one number for each pair of a head");
   layer.attn_norm = w.vector(b + "attn_norm.weight", n_embd_);
   layer.q = w.matrix(b + "attn_q.weight", n_embd_, int64_t{kv.n_heads} * kv.k_dim);
   layer.q_norm = w.vector(b + "attn_q_norm.weight", kv.k_dim);
@@ -144,7 +146,10 @@ void Gemma4::read_attention(WeightLoader& w, const KvLayer& kv, const std::strin
   if (layer.owns_kv) {
     layer.k = w.matrix(b + "attn_k.weight", n_embd_, int64_t{kv.n_kv_heads} * kv.k_dim);
     layer.k_norm = w.vector(b + "attn_k_norm.weight", kv.k_dim);
-    layer.v = w.matrix_if_present(b + "attn_v.weight", n_embd_, int64_t{kv.n_kv_heads} * kv.v_dim);
+    // Only global layers have one projection for both.
+    const int64_t v_width = int64_t{kv.n_kv_heads} * kv.v_dim;
+    layer.v = is_global ? w.matrix_if_present(b + "attn_v.weight", n_embd_, v_width)
+                        : w.matrix(b + "attn_v.weight", n_embd_, v_width);
     if (!layer.v && kv.k_dim != kv.v_dim)
       w.fail(Code::corrupt, "tensor " + b + "attn_v.weight is missing, and K and V differ in size");
   }
@@ -179,7 +184,7 @@ Status Gemma4::read_layers(WeightLoader& w) {
     if (layer.owns_kv) last_owner_ = kv.index;
     read_feed_forward(w, kv.index, n_ff[static_cast<size_t>(kv.index)], layer);
     if (has_per_layer_) layer.per_layer = per_layer_.read_layer(w, b);
-    layer.output_scale = w.vector_if_present(b + "layer_output_scale.weight", 1);
+    layer.output_scale = w.vector(b + "layer_output_scale.weight", 1);
     if (!w.status().ok()) break;
     layers_.push_back(layer);
   }
