@@ -129,6 +129,8 @@ if build release "$root/build"; then
   done
   check demo demo_recalls "$root/build/weir"
   run_tap openai-client "$root/scripts/test-openai.sh" "$root/build/weir"
+  check soak node "$root/tests/soak/soak.mjs" "$root/build/weir" \
+    "$root/models/weir-tiny/weir-tiny-q8_0.gguf" "${WEIR_SOAK_SECONDS:-60}"
 fi
 
 say "address and undefined behaviour sanitizers"

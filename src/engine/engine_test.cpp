@@ -84,7 +84,9 @@ TEST(Engine, LogprobsAreReportedWhenAsked) {
     events.on_token = [&](const TokenEvent& event) {
       if (!event.is_new) return;
       seen.push_back(event.logprobs ? std::optional(*event.logprobs) : std::nullopt);
-      if (event.logprobs) EXPECT_EQ(event.logprobs->chosen.token, event.token);
+      if (event.logprobs) {
+        EXPECT_EQ(event.logprobs->chosen.token, event.token);
+      }
     };
     Request request = greedy(tiny_tokens(user_turn("Hello!")), 8);
     request.n_logprobs = n;

@@ -55,7 +55,9 @@ TEST(Reuse, EachTurnReadsWhatIsNew) {
     history = joined(history, text_tokens(5, 300 + turn));
     const Reply reply = reply_to(*core, saying(history, 3));
     ASSERT_EQ(reply.reason, FinishReason::length) << reply.error.message();
-    if (turn > 0) EXPECT_LE(read_again(reply), 5 + 1 + kConstant) << turn;
+    if (turn > 0) {
+      EXPECT_LE(read_again(reply), 5 + 1 + kConstant) << turn;
+    }
     EXPECT_EQ(reply.kv_tokens, reply.usage.prompt_tokens + 2);
     history = joined(history, reply.tokens);
     core->cache().check_invariants();
@@ -143,7 +145,9 @@ TEST(Reuse, TwoBranchesOnOneStem) {
                               saying(joined(stem, text_tokens(48, 600)), 4)};
   for (int i = 0; i < 10; ++i) {
     const Reply reply = reply_to(*core, branches[i % 2]);
-    if (i >= 2) EXPECT_LE(read_again(reply), 1 + kConstant) << i;
+    if (i >= 2) {
+      EXPECT_LE(read_again(reply), 1 + kConstant) << i;
+    }
     EXPECT_EQ(reply.tokens, cold(branches[i % 2]));
   }
 }
@@ -318,7 +322,9 @@ TEST(Reuse, TwelveConversationsInABudgetOfFour) {
     EXPECT_EQ(reply.reason, FinishReason::length) << reply.error.message();
     const auto lost = static_cast<int64_t>(lost_tokens(core->stats()) - lost_before);
     // New ones, the last of the reply before, and the rest of two blocks.
-    if (!turns.empty()) EXPECT_LE(read_again(reply) - lost, 40 + 1 + 2 * kConstant) << turns.size();
+    if (!turns.empty()) {
+      EXPECT_LE(read_again(reply) - lost, 40 + 1 + 2 * kConstant) << turns.size();
+    }
     read += read_again(reply);
     turns.push_back({prompt, reply.tokens});
     core->cache().check_invariants();

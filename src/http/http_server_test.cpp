@@ -587,7 +587,9 @@ TEST_F(HttpServerTest, ManyThreadsMayWriteWhileClientsLeave) {
     TestClient client = connect();
     client.send("GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
     if (i % 3 == 0) client.reset();
-    if (i % 3 == 1) EXPECT_TRUE(client.read_response().is_complete);
+    if (i % 3 == 1) {
+      EXPECT_TRUE(client.read_response().is_complete);
+    }
   }
   answering.join();
   expect_alive();

@@ -47,6 +47,7 @@ void KvCache::Impl::forget_name(Sequence& s) {
   // What nobody will find is nobody's.
   for (size_t g = 0; g < n_groups(); ++g) {
     for (const uint32_t slot : s.tables[g].slots()) {
+      if (owners[g].size() <= slot) continue;  // a copy that never had an owner
       if (owners[g][slot].node || owners[g][slot].name_space != id) continue;
       forget_owner(g, slot);
     }

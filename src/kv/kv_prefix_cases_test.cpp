@@ -26,8 +26,12 @@ TEST(FieldCases, AnIdleBranchKeepsWhatMakesItReusableOrNothing) {
     const PrefixMatch left = store.cache->match(PrefixStore::kDefault, tokens_from(0, 101));
     const Bytes kept = store.cache->usage().idle + store.cache->usage().restart;
     // Nothing is kept that no prompt can use.
-    if (left.tokens == 0) EXPECT_EQ(kept.v, 0);
-    if (kept.v > 0) EXPECT_GT(left.tokens, 0);
+    if (left.tokens == 0) {
+      EXPECT_EQ(kept.v, 0);
+    }
+    if (kept.v > 0) {
+      EXPECT_GT(left.tokens, 0);
+    }
   }
   EXPECT_EQ(store.cache->length(second), 100);
 }

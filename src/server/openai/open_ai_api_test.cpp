@@ -579,7 +579,9 @@ TEST_F(OpenAiApiTest, ManyAtOnce) {
     if (i % 6 == 5) continue;
     const HttpResponse response = wait(writers[static_cast<size_t>(i)]);
     EXPECT_EQ(response.status, 200);
-    if (i % 2 == 1) EXPECT_EQ(content(Json::parse(response.body)), expected);
+    if (i % 2 == 1) {
+      EXPECT_EQ(content(Json::parse(response.body)), expected);
+    }
   }
 }
 
