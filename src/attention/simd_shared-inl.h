@@ -18,6 +18,17 @@ HWY_BEFORE_NAMESPACE();
 namespace weir {
 namespace HWY_NAMESPACE {
 
+#if HWY_TARGET == HWY_SCALAR  // one lane: nothing to transpose
+
+template <class T>
+HWY_INLINE void transpose(const T* HWY_RESTRICT from, ptrdiff_t, float* HWY_RESTRICT to,
+                          ptrdiff_t) {
+  const FloatTag d;
+  hn::StoreU(load_wide(d, from), d, to);
+}
+
+#else
+
 // The 4x4 blocks of four rows, transposed in place: lane 4b + j of vector i becomes element 4b + i
 // of row j.
 HWY_INLINE void transpose_blocks(FloatVec* rows) {
@@ -65,6 +76,8 @@ HWY_INLINE void transpose(const T* HWY_RESTRICT from, ptrdiff_t stride, float* H
     }
   }
 }
+
+#endif  // HWY_SCALAR
 
 // Elements [begin, end) of the V rows of one vector of keys, one element after another `stride`
 // floats apart. Gives where the next one goes.

@@ -238,8 +238,8 @@ INSTANTIATE_TEST_SUITE_P(
                "{\"name\": \"get_weather\", \"parameters\": {\"place\": \"Bonn\"}}", ""},
         Family{"google-gemma-4-31B-it", true, true,
                "<|tool_call>call:get_weather{place:<|\"|>Bonn<|\"|>}<tool_call|>", ""}),
-    [](const auto& info) {
-      std::string name = info.param.file;
+    [](const auto& test) {
+      std::string name = test.param.file;
       std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
       return name;
     });

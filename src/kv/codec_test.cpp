@@ -267,8 +267,9 @@ TEST(QuantizedCodec, RotationHelpsWhereChannelsStandOut) {
     EXPECT_NEAR(er / e, 1.0, 0.05);
     EXPECT_LT(ur, 0.8 * u);
     // One bit less is four times the error; q8_0 to q6_0, two bits.
-    if (last > 0)
+    if (last > 0) {
       EXPECT_NEAR(e / last, type == KvType::q6_0 ? 16 : 4, type == KvType::q6_0 ? 3 : 0.7);
+    }
     last = e;
   }
 }

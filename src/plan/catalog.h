@@ -39,8 +39,9 @@ enum class CatalogFigure : uint8_t {
 struct CatalogQuery {
   CatalogFigure figure = CatalogFigure::total_bytes;
   KvType type = KvType::f16;
-  std::optional<int64_t> bits;  // of an element, for claims that name no type; instead of `type`
-  int layer = 0;                // of is_global
+  std::optional<int64_t> bits =
+      {};         // of an element, for claims that name no type; instead of `type`
+  int layer = 0;  // of is_global
 };
 
 // What a claim takes for granted and the geometry does not say. Empty for the plain figure.
