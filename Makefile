@@ -3,9 +3,10 @@
 #   make test     build everything, run all tests (also under the sanitizers, and the fuzz targets)
 #   make build    the program, at build/weir
 #   make bench    the attention kernels, and weir beside llama.cpp on a synthetic Gemma 3 1B
+#   make bench-servers   weir serve and llama-server over the same conversations (about an hour)
 BUILD ?= build
 
-.PHONY: run test build setup format format-check tidy bench clean distclean
+.PHONY: run test build setup format format-check tidy bench bench-servers clean distclean
 .DEFAULT_GOAL := build
 
 setup:
@@ -36,6 +37,9 @@ tidy: build
 
 bench: build
 	@scripts/bench.sh $(BUILD)
+
+bench-servers: build
+	@scripts/bench-servers.sh $(BUILD)
 
 clean:
 	rm -rf build build-*

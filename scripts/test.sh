@@ -89,7 +89,7 @@ fail() {
   printf '    %-28s FAILED\n' "$1"
 }
 
-# build PRESET DIR CMAKE_ARGS... [-- TARGETS...]: false, and one failure, if weir does not compile.
+# build PRESET DIR CMAKE_ARGS... [-- TARGETS...]: false if weir does not compile.
 build() {
   local preset=$1 dir=$2 args=()
   shift 2
@@ -98,8 +98,45 @@ build() {
     shift
   done
   [ $# -eq 0 ] || shift
-  "$root/scripts/configure.sh" "$preset" "$dir" "${args[@]}" && "$root/scripts/compile.sh" "$dir" "$@" && return
-  fail "$preset build"
+  "$root/scripts/configure.sh" "$preset" "$dir" "${args[@]}" && "$root/scripts/compile.sh" "$dir" "$@"
+}
+
+asan_floors=(base geometry kv plan http openai attention model engine server)
+tsan_floors=(kv attention http engine server)
+
+# build_named PRESET: the build of that name, with the programs that are run from it.
+build_named() {
+  case $1 in
+    release) build release "$root/build" ;;
+    asan) build asan "$root/build-asan" -- "${asan_floors[@]/%/_test}" ;;
+    tsan) build tsan "$root/build-tsan" -- "${tsan_floors[@]/%/_test}" ;;
+    fuzz) build fuzz "$root/build-fuzz" -DWEIR_MODEL_LIBRARY=OFF ;;
+    gcc) build gcc "$root/build-gcc" ;;
+  esac
+}
+
+# Most tests keep one core busy: the builds that come later are made beside them, on what is left.
+build_ahead() {
+  local preset
+  renice -n 19 "$BASHPID" >/dev/null
+  for preset in asan tsan fuzz gcc; do
+    if build_named "$preset" >"$logs/build-$preset.log" 2>&1; then
+      touch "$logs/build-$preset.done"
+    else
+      touch "$logs/build-$preset.failed"
+    fi
+  done
+}
+
+# built PRESET: waits for the build ahead to get through it; false, and one failure, if it does not
+# compile.
+built() {
+  while kill -0 "$ahead" 2>/dev/null && [ ! -e "$logs/build-$1.done" ] && [ ! -e "$logs/build-$1.failed" ]; do
+    sleep 1
+  done
+  [ -e "$logs/build-$1.done" ] && return
+  fail "$1 build"
+  tail -n 40 "$logs/build-$1.log"
   return 1
 }
 
@@ -121,8 +158,19 @@ demo_recalls() {
 }
 
 say "release build"
-if build release "$root/build"; then
-  say "tests, release"
+released=1
+build_named release || released=0
+rm -f "$logs"/build-*.done "$logs"/build-*.failed
+set -m # a process group of its own, so that all of it can be stopped
+build_ahead &
+ahead=$!
+set +m
+trap 'kill -- "-$ahead" 2>/dev/null || true' EXIT
+
+if [ $released = 0 ]; then
+  fail "release build"
+else
+  say "tests, release (the builds for the sanitizers go on beside them)"
   list_programs "$root/build" test
   for program in "${programs[@]}"; do
     run_gtest "$(basename "$program")" "$program"
@@ -134,27 +182,25 @@ if build release "$root/build"; then
 fi
 
 say "address and undefined behaviour sanitizers"
-names=(base geometry kv plan http openai attention model engine server)
-if build asan "$root/build-asan" -- "${names[@]/%/_test}"; then
+if built asan; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-  for name in "${names[@]}"; do
+  for name in "${asan_floors[@]}"; do
     run_gtest "${name}_test.asan" "$root/build-asan/${name}_test"
   done
 fi
 
 say "thread sanitizer"
-names=(kv attention http engine server)
-if build tsan "$root/build-tsan" -- "${names[@]/%/_test}"; then
+if built tsan; then
   # ggml's own threads are not instrumented: its barriers are invisible here, so the tests that go
   # through a ggml graph on several threads are left to the other builds; and so are those that
   # measure this process's memory, of which the sanitizer's own shadow is most.
-  for name in "${names[@]}"; do
+  for name in "${tsan_floors[@]}"; do
     run_gtest "${name}_test.tsan" "$root/build-tsan/${name}_test" --gtest_filter='-AttentionBatch.*:CpuMemory.*'
   done
 fi
 
 say "fuzz targets, $fuzz_seconds s each"
-if build fuzz "$root/build-fuzz" -DWEIR_MODEL_LIBRARY=OFF; then
+if built fuzz; then
   list_programs "$root/build-fuzz" fuzz
   # All at once: each is bound by its time, not by its work.
   pids=()
@@ -169,7 +215,7 @@ if build fuzz "$root/build-fuzz" -DWEIR_MODEL_LIBRARY=OFF; then
 fi
 
 say "GCC build"
-if build gcc "$root/build-gcc"; then
+if built gcc; then
   for name in base geometry kv plan openai; do
     run_gtest "${name}_test.gcc" "$root/build-gcc/${name}_test"
   done

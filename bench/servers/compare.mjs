@@ -3,7 +3,7 @@
 import { parseArgs } from "node:util";
 import { chat, tokenize } from "./client.mjs";
 import { ServerProcess } from "./server_process.mjs";
-import { beside, inTurn, rewind, shared } from "./scenarios.mjs";
+import { beside, inTurn, rewind, shared, skippedSave } from "./scenarios.mjs";
 
 const { values: options } = parseArgs({
   options: {
@@ -15,7 +15,6 @@ const { values: options } = parseArgs({
     count: { type: "string" },
     context: { type: "string", default: "20480" },
     budget: { type: "string", default: "1GiB" }, // weir's --kv-budget
-    parallel: { type: "string", default: "4" }, // llama-server's slots
     threads: { type: "string", default: "2" },
     logs: { type: "string", default: "." },
     "weir-args": { type: "string", default: "" },
@@ -25,7 +24,7 @@ const { values: options } = parseArgs({
   },
 });
 
-const scenarios = { rewind, inTurn, shared, beside };
+const scenarios = { rewind, inTurn, shared, beside, skippedSave };
 const scenario = scenarios[options.scenario];
 if (!scenario || !options.weir || !options.llama || !options.model) {
   console.error(`give --weir, --llama, --model and --scenario (${Object.keys(scenarios).join(", ")})`);
@@ -40,8 +39,7 @@ const servers = [
     program: options.llama,
     port: 18181,
     args: ["-m", options.model, "--port", "18181", "--host", "127.0.0.1", "-t", options.threads, "-fa", "on",
-      "-c", String(Number(options.context) * Number(options.parallel)), "-np", options.parallel,
-      "--jinja", "--no-webui", ...words(options["llama-args"])],
+      "-c", options.context, "--jinja", ...words(options["llama-args"])],
   },
   {
     name: "weir",
@@ -86,8 +84,7 @@ async function run(spec) {
     if (options.tokens) settings.tokens = Number(options.tokens);
     if (options.count) settings.count = Number(options.count);
     await scenario(driver, settings);
-    const { peak } = server.memory();
-    return { rows: driver.rows, peak: peak - server.baseline };
+    return { rows: driver.rows, loaded: server.baseline, peak: server.memory().peak };
   } finally {
     await server.stop();
   }
@@ -100,11 +97,11 @@ for (const spec of servers) {
 }
 if (options.json) {
   const plain = Object.fromEntries(
-    Object.entries(results).map(([name, r]) => [name, { peak_bytes: r.peak, rows: Object.fromEntries(r.rows) }]));
+    Object.entries(results).map(([name, r]) => [name, { loaded_bytes: r.loaded, peak_bytes: r.peak, rows: Object.fromEntries(r.rows) }]));
   console.log(JSON.stringify(plain, null, 2));
 } else {
   const names = Object.keys(results);
-  const columns = ["prompt", ...names.flatMap((n) => [`read ${n}`, "first token", "worst gap", "memory"])];
+  const columns = ["prompt", ...names.flatMap((n) => [`read ${n}`, "first token", "worst gap", "grown by"])];
   console.log(`| ${options.scenario} | ${columns.join(" | ")} |`);
   console.log(`|${"---|".repeat(columns.length + 1)}`);
   for (const label of results[names[0]].rows.keys()) {
@@ -114,5 +111,7 @@ if (options.json) {
     });
     console.log(`| ${label} | ${results[names[0]].rows.get(label).prompt} | ${cells.join(" | ")} |`);
   }
-  for (const n of names) console.log(`\n${n}: peak ${MiB(results[n].peak)} MiB above the loaded model`);
+  for (const n of names) {
+    console.log(`\n${n}: ${MiB(results[n].loaded)} MiB resident when ready, ${MiB(results[n].peak)} MiB at its peak`);
+  }
 }

@@ -90,3 +90,13 @@ export async function beside(driver, { tokens = 16384 } = {}) {
   await running;
   await arrival;
 }
+
+// Two conversations in turn, each larger than what llama-server may keep of an idle one
+// (--llama-args "--cache-ram 4"): is the first still there when it goes on?
+export async function skippedSave(driver, { tokens = 4096 } = {}) {
+  const one = [...history(tokens, 512, 21), user(text(60, 22))];
+  const two = [...history(tokens, 512, 23), user(text(60, 24))];
+  const reply = await driver.turn("one conversation", one);
+  await driver.turn("another", two);
+  await driver.turn("the first goes on", [...one, assistant(reply.text), user(text(60, 25))]);
+}

@@ -18,6 +18,7 @@ struct CatalogArguments {
   std::vector<std::string> targets;
   bool is_json = false, measures = false;
   std::string kv_type = "f16";
+  std::string weights = "q8_0";
   int64_t tokens = 0, step_tokens = 512;
   int n_layers = 0;
 };
@@ -125,6 +126,7 @@ int measure(const CatalogArguments& a) {
   const Result<KvType> type = parse_kv_type(a.kv_type);
   if (!type) return report(type.error());
   m.type = *type;
+  m.weights = a.weights;
   m.n_layers = a.n_layers > 0 ? a.n_layers : entry->facts.n_layers;
   if (m.n_layers > entry->facts.n_layers) {
     return report(
@@ -178,6 +180,7 @@ void add_catalog_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   measuring->add_option("--layers", a->n_layers, "only the first N layers")
       ->check(CLI::PositiveNumber);
+  measuring->add_option("--weights", a->weights, "type of the matrices")->capture_default_str();
   measuring->add_option("--ubatch,--ub", a->step_tokens, "most tokens of a step")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));

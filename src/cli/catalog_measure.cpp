@@ -57,6 +57,7 @@ Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeas
   const TemporaryFile file;
   SynthOptions synth;
   synth.n_layers = what.n_layers;
+  synth.weights = what.weights;
   const Result<SynthSummary> written = synthesize(facts, synth, file.path());
   if (!written) return written.error();
   ModelOptions options;
@@ -91,17 +92,19 @@ std::string measurement_json(const CatalogMeasurement& m, const std::string& tar
   std::string command = "weir catalog measure " + target + " --tokens " + std::to_string(m.tokens) +
                         " --kv-type " + kv_type_name(m.type);
   if (m.n_layers < n_layers) command += " --layers " + std::to_string(m.n_layers);
+  if (m.weights != "q8_0") command += " --weights " + m.weights;
   if (m.step_tokens != 512) command += " --ubatch " + std::to_string(m.step_tokens);
-  return OrderedJson({{"tokens", m.tokens},
+  OrderedJson json = {{"tokens", m.tokens},
                       {"step_tokens", m.step_tokens},
                       {"kv_type", kv_type_name(m.type)},
-                      {"layers", m.n_layers},
-                      {"global_bytes", m.global_bytes},
-                      {"local_bytes", m.local_bytes},
-                      {"resident_bytes", m.resident_bytes},
-                      {"command", command},
-                      {"date", m.date}})
-      .dump();
+                      {"layers", m.n_layers}};
+  if (m.weights != "q8_0") json["weights"] = m.weights;
+  json["global_bytes"] = m.global_bytes;
+  json["local_bytes"] = m.local_bytes;
+  json["resident_bytes"] = m.resident_bytes;
+  json["command"] = command;
+  json["date"] = m.date;
+  return json.dump();
 }
 
 }  // namespace weir

@@ -97,7 +97,8 @@ struct CatalogMeasurement {
   int64_t tokens = 0;
   int64_t step_tokens = 512;
   KvType type = KvType::f16;
-  int n_layers = 0;  // the first so many; 0: all
+  int n_layers = 0;              // the first so many; 0: all
+  std::string weights = "q8_0";  // type of the matrices; the KV does not depend on it
   int64_t global_bytes = 0, local_bytes = 0, resident_bytes = 0;
   std::string command, date;
 };

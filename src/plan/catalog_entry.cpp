@@ -250,14 +250,15 @@ Result<CatalogClaim> read_claim(const Json& json, const std::string& path, const
 Result<CatalogMeasurement> read_measurement(const Json& json, const std::string& path,
                                             const ModelFacts& facts) {
   Section section(json, path,
-                  {"tokens", "step_tokens", "kv_type", "layers", "global_bytes", "local_bytes",
-                   "resident_bytes", "command", "date"});
+                  {"tokens", "step_tokens", "kv_type", "layers", "weights", "global_bytes",
+                   "local_bytes", "resident_bytes", "command", "date"});
   constexpr int64_t kMost = int64_t{1} << 62;
   CatalogMeasurement m;
   m.tokens = section.integer("tokens", 1, kMaxTokens);
   m.step_tokens = section.integer("step_tokens", 1, kMaxTokens);
   m.type = section.type("kv_type");
   m.n_layers = static_cast<int>(section.integer("layers", 1, facts.n_layers));
+  if (json.contains("weights")) m.weights = section.text("weights");
   m.global_bytes = section.integer("global_bytes", 0, kMost);
   m.local_bytes = section.integer("local_bytes", 0, kMost);
   m.resident_bytes = section.integer("resident_bytes", 0, kMost);
