@@ -25,7 +25,7 @@ for scenario; do
     inTurn12) compare inTurn --count 12 --budget 136MiB ;;
     shared) compare shared --count 8 ;;
     beside) compare beside ;;
-    skippedSave) compare skippedSave --llama-args "--cache-ram 4" ;;
+    skippedSave) compare skippedSave "--llama-args=--cache-ram 4" ;;
     *) die "no scenario $scenario" ;;
   esac
 done

@@ -92,7 +92,7 @@ export async function beside(driver, { tokens = 16384 } = {}) {
 }
 
 // Two conversations in turn, each larger than what llama-server may keep of an idle one
-// (--llama-args "--cache-ram 4"): is the first still there when it goes on?
+// (--llama-args="--cache-ram 4"): is the first still there when it goes on?
 export async function skippedSave(driver, { tokens = 4096 } = {}) {
   const one = [...history(tokens, 512, 21), user(text(60, 22))];
   const two = [...history(tokens, 512, 23), user(text(60, 24))];
