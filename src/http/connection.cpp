@@ -25,6 +25,7 @@ Connection::~Connection() {
   count_body(0);
   const std::lock_guard lock(shared_->mutex);
   shared_->connections.erase(this);
+  if (rest_) shared_->resting.erase(*rest_);
 }
 
 void Connection::start() {
@@ -40,8 +41,21 @@ void Connection::start_refused(HttpResponse response) { answer_here(std::move(re
 
 void Connection::post_close(bool when_idle) {
   asio::post(socket_.get_executor(), [self = shared_from_this(), when_idle] {
-    if (!when_idle || self->phase_ == Phase::idle) self->close();
+    if (!when_idle || self->phase_ == Phase::idle) return self->close();
+    self->is_last_request_ = !self->is_draining();
   });
+}
+
+// Between requests a connection may be closed when others want its place.
+void Connection::rest() {
+  const std::lock_guard lock(shared_->mutex);
+  if (!rest_) rest_ = shared_->resting.insert(shared_->resting.end(), weak_from_this());
+}
+
+void Connection::end_rest() {
+  const std::lock_guard lock(shared_->mutex);
+  if (rest_) shared_->resting.erase(*rest_);
+  rest_.reset();
 }
 
 // --- reading ---------------------------------------------------------------------------------
@@ -117,6 +131,7 @@ void Connection::consume() {
 void Connection::set_phase(Phase phase) {
   if (phase_ == phase && phase != Phase::idle) return;
   const bool is_same = phase_ == phase;
+  if (!is_same && phase_ == Phase::idle) end_rest();
   phase_ = phase;
   const HttpLimits& limits = shared_->options.limits;
   switch (phase) {
@@ -358,7 +373,7 @@ void Connection::write_some() {
 
 void Connection::finish_exchange() {
   if (output_.is_broken) return close();
-  const bool closes = exchange_->closes_connection() || is_input_over();
+  const bool closes = exchange_->closes_connection() || is_input_over() || is_last_request_;
   exchange_->leave();
   exchange_.reset();
   is_head_judged_ = false;
@@ -368,6 +383,7 @@ void Connection::finish_exchange() {
   set_phase(Phase::idle);
   if (shared_->is_draining) return close();
   consume();
+  if (phase_ == Phase::idle) rest();
 }
 
 // Ends the connection so that the client still gets what was written: a socket that is closed with

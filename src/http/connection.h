@@ -5,6 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,10 +31,12 @@ struct HttpShared {
   boost::asio::io_context io;
   std::atomic<bool> is_draining{false};
   std::atomic<size_t> body_bytes{0};  // of requests being read
-  std::atomic<uint64_t> accepted{0}, refused{0}, requests{0}, gone{0};
+  std::atomic<uint64_t> accepted{0}, refused{0}, closed_for_room{0}, requests{0}, gone{0};
 
   std::mutex mutex;
   std::unordered_map<const Connection*, std::weak_ptr<Connection>> connections;
+  // Those that were served and wait for another request, who waits longest first.
+  std::list<std::weak_ptr<Connection>> resting;
 };
 
 // One client's socket: a request after the other, each answered before the next is looked at. All
@@ -50,6 +53,8 @@ class Connection final : public ExchangeOwner, public std::enable_shared_from_th
   void start_refused(HttpResponse response);
   // Any thread: closes now, or with `when_idle` once the answer is complete.
   void post_close(bool when_idle);
+  // Any thread, the shared lock held: was taken off the list of those that rest.
+  void left_rest() { rest_.reset(); }
 
   void wake() override;
   bool is_draining() const override { return shared_->is_draining; }
@@ -62,6 +67,8 @@ class Connection final : public ExchangeOwner, public std::enable_shared_from_th
   void on_read(boost::system::error_code error, size_t n);
   void consume();
   void set_phase(Phase phase);
+  void rest();
+  void end_rest();
   void arm_deadline(std::chrono::milliseconds after);
   void on_deadline();
   bool count_body(size_t bytes);
@@ -100,6 +107,8 @@ class Connection final : public ExchangeOwner, public std::enable_shared_from_th
   std::string origin_;  // of a web page that may read the answer
 
   Phase phase_ = Phase::idle;
+  std::optional<std::list<std::weak_ptr<Connection>>::iterator> rest_;  // under the shared lock
+  bool is_last_request_ = false;                                        // others wait for the place
   std::shared_ptr<Exchange> exchange_;
   std::string interim_;  // answers that announce another
   Exchange::Output output_;

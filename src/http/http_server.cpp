@@ -29,6 +29,7 @@ struct HttpServer::Impl {
   Status listen();
   void accept();
   void take(tcp::socket socket);
+  std::shared_ptr<Connection> end_longest_rest();
   void run();
   void close_all(bool when_idle);
   void stop_listening();
@@ -92,20 +93,41 @@ void HttpServer::Impl::take(tcp::socket socket) {
   const auto executor = socket.get_executor();
   const auto connection = std::make_shared<Connection>(shared, std::move(socket));
   const size_t most = shared->options.limits.max_connections;
+  std::shared_ptr<Connection> makes_room;
   {
     const std::lock_guard lock(shared->mutex);
     n_others = shared->connections.size();
-    if (n_others < most + kMostTold) shared->connections.emplace(connection.get(), connection);
+    if (n_others < most + kMostTold) {
+      if (n_others >= most) makes_room = end_longest_rest();
+      shared->connections.emplace(connection.get(), connection);
+    }
   }
-  if (n_others >= most) ++shared->refused;
+  const bool is_full = n_others >= most && !makes_room;
+  if (makes_room) {
+    ++shared->closed_for_room;
+    makes_room->post_close(true);
+  }
+  if (is_full) ++shared->refused;
   if (n_others >= most + kMostTold) return;
-  asio::post(executor, [connection, is_full = n_others >= most] {
+  asio::post(executor, [connection, is_full] {
     if (!is_full) return connection->start();
     HttpResponse response = error_response(503, "unavailable_error", "too_many_connections",
                                            "too many connections are open; try again later");
     response.headers.emplace_back("Retry-After", "2");
     connection->start_refused(std::move(response));
   });
+}
+
+// The connection that waits longest for another request, if one does; the shared lock is held.
+std::shared_ptr<Connection> HttpServer::Impl::end_longest_rest() {
+  for (auto it = shared->resting.begin(); it != shared->resting.end(); ++it) {
+    std::shared_ptr<Connection> longest = it->lock();
+    if (!longest) continue;  // it is ending, and takes itself off the list
+    shared->resting.erase(it);
+    longest->left_rest();
+    return longest;
+  }
+  return nullptr;
 }
 
 void HttpServer::Impl::run() {
@@ -173,6 +195,7 @@ HttpStats HttpServer::stats() const {
   HttpStats stats;
   stats.accepted = shared.accepted;
   stats.refused = shared.refused;
+  stats.closed_for_room = shared.closed_for_room;
   stats.body_bytes = shared.body_bytes;
   stats.requests = shared.requests;
   stats.gone = shared.gone;

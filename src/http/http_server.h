@@ -26,12 +26,13 @@ struct HttpServerOptions {
 };
 
 struct HttpStats {
-  size_t connections = 0;  // now
-  size_t body_bytes = 0;   // of requests being read now
-  uint64_t accepted = 0;   // connections since the start
-  uint64_t refused = 0;    // of these, because there were too many
-  uint64_t requests = 0;   // with a complete head
-  uint64_t gone = 0;       // clients that left, or did not read, before their answer was complete
+  size_t connections = 0;        // now
+  size_t body_bytes = 0;         // of requests being read now
+  uint64_t accepted = 0;         // connections since the start
+  uint64_t refused = 0;          // of these, because there were too many
+  uint64_t closed_for_room = 0;  // between two requests, because others came
+  uint64_t requests = 0;         // with a complete head
+  uint64_t gone = 0;  // clients that left, or did not read, before their answer was complete
 };
 
 // Listens, reads requests, calls the router's handlers and writes what they answer. Its threads

@@ -336,8 +336,10 @@ TEST_F(HttpServerTest, TooManyConnectionsAreToldToComeLater) {
   std::vector<TestClient> clients;
   for (int i = 0; i < 3; ++i) {
     clients.push_back(connect());
-    EXPECT_EQ(clients.back().get("/hello").status, 200);
+    clients.back().send("GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
   }
+  std::vector<Writer> writers;
+  for (int i = 0; i < 3; ++i) writers.push_back(inbox.next());
   TestClient refused = connect();
   const TestClient::Response response = refused.get("/hello");
   EXPECT_EQ(response.status, 503);
@@ -345,6 +347,30 @@ TEST_F(HttpServerTest, TooManyConnectionsAreToldToComeLater) {
   EXPECT_EQ(server->stats().refused, 1u);
   clients.clear();
   while (connect().get("/hello").status != 200) std::this_thread::yield();
+}
+
+// Who waits between two requests makes room, the longest first; who is being served does not.
+TEST_F(HttpServerTest, TheLongestIdleConnectionMakesRoomForANewOne) {
+  options.limits.max_connections = 3;
+  std::vector<TestClient> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(connect());
+    EXPECT_EQ(clients.back().get("/hello").status, 200);
+  }
+  EXPECT_EQ(clients[0].get("/hello").status, 200);  // so that the second is idle for longest
+  clients[2].send("GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
+  const Writer writer = inbox.next();
+  TestClient fourth = connect();
+  EXPECT_EQ(fourth.get("/hello").status, 200);
+  EXPECT_TRUE(clients[1].is_at_end());
+  EXPECT_EQ(clients[0].get("/hello").status, 200);
+  TestClient fifth = connect();
+  EXPECT_EQ(fifth.get("/hello").status, 200);
+  EXPECT_TRUE(fourth.is_at_end());
+  writer->send(200, "text/plain", "later");
+  EXPECT_EQ(clients[2].read_response().body, "later");
+  EXPECT_EQ(server->stats().closed_for_room, 2u);
+  EXPECT_EQ(server->stats().refused, 0u);
 }
 
 // --- answers that take time ---------------------------------------------------------------------
