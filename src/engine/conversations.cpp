@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/quote.h"
+#include "engine/common_prefix.h"
 
 namespace weir {
 
@@ -61,9 +62,9 @@ Result<Conversations::Entry*> Conversations::find(TenantId tenant, std::string_v
 }
 
 ConversationInfo Conversations::info_of(TenantId tenant, const std::string& name,
-                                        const Entry& entry) const {
+                                        const Entry& entry, int64_t named_by_others) const {
   const NamespaceId space = tenants_.name_space(tenant);
-  const ChainBytes bytes = cache_.bytes_of(space, entry.tokens);
+  const ChainBytes bytes = cache_.bytes_of(space, entry.tokens, named_by_others);
   ConversationInfo info;
   info.name = name;
   info.tokens = std::ssize(entry.tokens);
@@ -83,14 +84,17 @@ std::vector<ConversationInfo> Conversations::list(TenantId tenant) const {
   std::vector<ConversationInfo> all;
   const auto names = names_.find(tenant);
   if (names == names_.end()) return all;
-  for (const auto& [name, entry] : names->second) all.push_back(info_of(tenant, name, entry));
+  const std::map<std::string_view, int64_t> named = all_named_by_others(names->second);
+  for (const auto& [name, entry] : names->second)
+    all.push_back(info_of(tenant, name, entry, named.at(name)));
   return all;
 }
 
 Result<ConversationInfo> Conversations::inspect(TenantId tenant, std::string_view name) const {
   Result<Entry*> entry = const_cast<Conversations*>(this)->find(tenant, name);
   if (!entry) return entry.error();
-  return info_of(tenant, std::string(name), **entry);
+  return info_of(tenant, std::string(name), **entry,
+                 named_by_others(tenant, name, (*entry)->tokens));
 }
 
 Status Conversations::pin(TenantId tenant, std::string_view name) {
@@ -132,11 +136,25 @@ int64_t Conversations::named_by_others(TenantId tenant, std::string_view name,
                                        std::span<const int32_t> tokens) const {
   int64_t most = 0;
   for (const auto& [other, entry] : names_.at(tenant)) {
-    if (other == name) continue;
-    const size_t n = std::min(entry.tokens.size(), tokens.size());
-    const auto end = entry.tokens.begin() + static_cast<std::ptrdiff_t>(n);
-    const auto differs = std::mismatch(entry.tokens.begin(), end, tokens.begin()).first;
-    most = std::max<int64_t>(most, differs - entry.tokens.begin());
+    if (other != name) most = std::max(most, common_prefix(entry.tokens, tokens));
+  }
+  return most;
+}
+
+// The same for every name: among texts in order, neighbours have the most in common.
+std::map<std::string_view, int64_t> Conversations::all_named_by_others(const Names& names) const {
+  std::vector<const Names::value_type*> sorted;
+  for (const auto& named : names) sorted.push_back(&named);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto* a, const auto* b) { return a->second.tokens < b->second.tokens; });
+  std::map<std::string_view, int64_t> most;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    int64_t& own = most[sorted[i]->first];
+    if (i == 0) continue;
+    const int64_t common = common_prefix(sorted[i - 1]->second.tokens, sorted[i]->second.tokens);
+    own = common;
+    int64_t& before = most[sorted[i - 1]->first];
+    before = std::max(before, common);
   }
   return most;
 }

@@ -18,9 +18,10 @@ namespace weir {
 // What can be said of a named conversation.
 struct ConversationInfo {
   std::string name;
-  int64_t tokens = 0;    // prompt and reply of its last request
-  int64_t in_kv = 0;     // of these, how many a request that continues it need not read again
-  Bytes unique, shared;  // KV that it alone keeps, and that others keep too
+  int64_t tokens = 0;  // prompt and reply of its last request
+  int64_t in_kv = 0;   // of these, how many a request that continues it need not read again
+  Bytes unique;        // KV that removing it would free
+  Bytes shared;        // its other KV: running requests, other names or other branches keep it
   std::vector<ChainBytes::Point> restart_points;  // where it can be gone back to, ascending
   bool is_pinned = false;
   double idle_seconds = 0;  // since its last request ended
@@ -74,7 +75,9 @@ class Conversations {
   int64_t named_by_others(TenantId tenant, std::string_view name,
                           std::span<const int32_t> tokens) const;
   Result<Entry*> find(TenantId tenant, std::string_view name);
-  ConversationInfo info_of(TenantId tenant, const std::string& name, const Entry& entry) const;
+  std::map<std::string_view, int64_t> all_named_by_others(const Names& names) const;
+  ConversationInfo info_of(TenantId tenant, const std::string& name, const Entry& entry,
+                           int64_t named_by_others) const;
   void forget_oldest(TenantId tenant);
 
   KvCache& cache_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
@@ -40,6 +41,8 @@ struct EngineOptions {
   int64_t rewind_bound = kAutoRewind;
   std::vector<TenantOptions> tenants;  // none: one, for everybody
   int n_threads = 2;
+  // Told in one line of what went wrong and was made good. On the engine's thread. May be empty.
+  std::function<void(const std::string& warning)> on_warning;
 };
 
 // The engine without its thread: who owns this object calls it from one thread. A step takes one
@@ -126,7 +129,8 @@ class EngineCore {
   PrefixMatch match(const Work& work) const;
   bool waits_for_prefix(const Work& work, const PrefixMatch& found);
   int64_t shared_with_running(const Work& work, const PrefixMatch& found) const;
-  Status begin(Work& work, const PrefixMatch& found);
+  Status begin(Work& work, PrefixMatch found);
+  Result<SeqId> resume_or_read_again(const Work& work, PrefixMatch& found);
   void plan_stops(Work& work, const PrefixMatch& found);
   int64_t next_stop(const Work& work) const;
   void mark_restart_points(Work& work);

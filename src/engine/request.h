@@ -56,6 +56,14 @@ struct Usage {
   int64_t completion_tokens = 0;
 };
 
+// What became of looking for the prompt in the KV.
+struct Reuse {
+  MissReason miss = MissReason::none;  // why not more of it was found
+  int64_t common = 0;                  // index of the first token that differs from what is stored
+  int64_t restart = 0;                 // the point that was used: no token before it was missing
+  int64_t healed = 0;                  // tokens before it that were read again, to rebuild windows
+};
+
 struct Timings {
   double ttft_ms = 0;          // from submission to the first token
   double prefill_ms = 0;       // from the first step to the first token
@@ -77,6 +85,7 @@ struct Reply {
   std::string text;
   std::vector<Token> tokens;  // an end-of-turn token included
   Usage usage;
+  Reuse reuse;  // when it was let in first
   Timings timings;
   KvUsage kv;             // of this request when it ended, blocks that others share in full
   int64_t kv_tokens = 0;  // tokens of this request in the KV then

@@ -2,6 +2,7 @@
 // points on its way, and waiting for a prefix that somebody else is reading.
 #include <algorithm>
 
+#include "engine/common_prefix.h"
 #include "engine/engine_core.h"
 
 namespace weir {
@@ -9,11 +10,6 @@ namespace {
 
 // A prefix that another request is reading is waited for if it saves at least this many tokens.
 constexpr int64_t kWorthWaiting = 64;
-
-int64_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
-  const auto n = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
-  return std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin();
-}
 
 void add_stop(Work& work, int64_t at, RestartKind kind) {
   if (at <= work.committed || at >= work.length()) return;
@@ -61,15 +57,31 @@ int64_t EngineCore::shared_with_running(const Work& work, const PrefixMatch& fou
   return most;
 }
 
+// What was found and cannot be had is read again: a lost checkpoint costs time and no reply.
+Result<SeqId> EngineCore::resume_or_read_again(const Work& work, PrefixMatch& found) {
+  const NamespaceId space = tenants_->name_space(work.request.tenant);
+  Result<SeqId> seq = cache_->resume(space, work.tokens, found);
+  if (seq || found.tokens == 0 || seq.error().code() == Code::over_budget) return seq;
+  if (options_.on_warning) {
+    options_.on_warning(
+        "reads " + std::to_string(found.tokens) +
+        " tokens again, because their KV could not be restored: " + seq.error().message());
+  }
+  found = {.group_tokens = {},
+           .common = found.common,
+           .reason = MissReason::load_failed,
+           .lost = found.first_computed() + found.lost};
+  return cache_->create_sequence(space);
+}
+
 // Gives the request its sequence: what the index has of its prompt, or an empty one.
-Status EngineCore::begin(Work& work, const PrefixMatch& found) {
+Status EngineCore::begin(Work& work, PrefixMatch found) {
   work.stops.clear();
   if (!options_.reuse) {
     work.seq = cache_->create_sequence();
     work.committed = 0;
   } else {
-    Result<SeqId> seq =
-        cache_->resume(tenants_->name_space(work.request.tenant), work.tokens, found);
+    const Result<SeqId> seq = resume_or_read_again(work, found);
     if (!seq) return seq.error();
     work.seq = *seq;
     work.committed = cache_->length(work.seq);
@@ -81,6 +93,7 @@ Status EngineCore::begin(Work& work, const PrefixMatch& found) {
   if (work.was_let_in) return {};  // sent back and here again: its own work, not reuse
   work.was_let_in = true;
   work.reply.usage.cached_tokens = work.committed;
+  work.reply.reuse = {found.reason, found.common, found.tokens, found.heal_tokens};
   count_match(work, found);
   if (work.events.on_start) work.events.on_start();
   return {};

@@ -5,7 +5,7 @@
 #include <map>
 #include <numeric>
 
-#include "engine/testing/tiny_engine.h"
+#include "engine/testing/prompts.h"
 #include "geometry/window.h"
 #include "plan/rewind_plan.h"
 
@@ -17,34 +17,8 @@ constexpr int64_t kBlock = 16, kWindow = 128;
 // The constant that reuse costs: prompts restart at the boundary of a block.
 constexpr int64_t kConstant = kBlock;
 
-std::vector<Token> text_tokens(int64_t n, Token first = 300) {
-  std::vector<Token> tokens(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i)
-    tokens[static_cast<size_t>(i)] = first + static_cast<Token>((i * 7 + i / 13) % 211);
-  return tokens;
-}
-
-std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-int64_t read_again(const Reply& reply) {
-  return reply.usage.prompt_tokens - reply.usage.cached_tokens;
-}
-
 uint64_t lost_tokens(const EngineStats& stats) {
   return std::accumulate(stats.lost_tokens.begin(), stats.lost_tokens.end(), uint64_t{0});
-}
-
-Request saying(std::vector<Token> prompt, int64_t n) {
-  Request request = greedy(std::move(prompt), n);
-  request.ignore_end = true;
-  return request;
-}
-
-std::vector<Token> cold(const Request& request) {
-  return reply_to(*make_tiny_core(), request).tokens;
 }
 
 // Field case 2: 40 turns, the whole history sent each time.
@@ -149,35 +123,6 @@ TEST(Reuse, TwoBranchesOnOneStem) {
       EXPECT_LE(read_again(reply), 1 + kConstant) << i;
     }
     EXPECT_EQ(reply.tokens, cold(branches[i % 2]));
-  }
-}
-
-// Many that share a long beginning and come at once: it is read once.
-TEST(Reuse, SharedBeginningIsReadOnceByAllWhoCome) {
-  const auto core = make_tiny_core(reuse_options());
-  constexpr int kRequests = 24;
-  constexpr int64_t kOwn = 20;
-  const std::vector<Token> system = text_tokens(500);
-  int64_t computed = 0;
-  int ended = 0;
-  std::vector<Reply> replies(kRequests);
-  for (int i = 0; i < kRequests; ++i) {
-    RequestEvents events;
-    events.on_finish = [&, i](const Reply& reply) {
-      replies[static_cast<size_t>(i)] = reply;
-      computed += reply.timings.prefill_tokens;
-      ++ended;
-    };
-    core->submit(saying(joined(system, text_tokens(kOwn, 520 + 5 * i)), 4), std::move(events));
-  }
-  while (ended < kRequests) {
-    ASSERT_TRUE(core->step());
-    core->cache().check_invariants();
-  }
-  EXPECT_LE(computed, 500 + kRequests * (kOwn + kConstant));
-  for (int i = 0; i < kRequests; i += 7) {
-    const Request alone = saying(joined(system, text_tokens(kOwn, 520 + 5 * i)), 4);
-    EXPECT_EQ(replies[static_cast<size_t>(i)].tokens, cold(alone)) << i;
   }
 }
 
@@ -374,6 +319,28 @@ TEST(Reuse, TenantsDoNotShare) {
   EXPECT_LE(read_again(reply_to(*core, request)), kConstant);
 }
 
+// Nor does a tenant's request wait for another's that reads the same.
+TEST(Reuse, TenantsThatComeAtOnceReadEachTheirOwn) {
+  EngineOptions options = reuse_options();
+  options.tenants.resize(2);
+  const auto core = make_tiny_core(options);
+  Request request = saying(text_tokens(300), 4);
+  std::optional<Reply> replies[2];
+  for (const uint32_t tenant : {0u, 1u}) {
+    request.tenant = tenant;
+    submit_to(*core, request, replies[tenant]);
+  }
+  core->step();
+  EXPECT_EQ(core->stats().running, 2);
+  while (core->step()) {
+  }
+  for (const auto& reply : replies) {
+    EXPECT_EQ(reply->usage.cached_tokens, 0);
+    EXPECT_EQ(reply->timings.prefill_tokens, 300);
+  }
+  EXPECT_EQ(replies[0]->tokens, replies[1]->tokens);
+}
+
 TEST(Reuse, NamedConversations) {
   const auto core = make_tiny_core(reuse_options());
   Conversations& named = core->conversations();
@@ -388,6 +355,10 @@ TEST(Reuse, NamedConversations) {
 
   EXPECT_TRUE(named.fork(0, "chat", "branch").ok());
   EXPECT_EQ(named.fork(0, "chat", "branch").code(), Code::invalid_input);
+  // Two names of the same KV: dropping either frees nothing.
+  EXPECT_EQ(named.inspect(0, "chat")->unique.v, 0);
+  EXPECT_EQ(named.inspect(0, "branch")->unique.v, 0);
+  EXPECT_EQ(named.inspect(0, "chat")->shared, info.unique + info.shared);
   EXPECT_TRUE(named.pin(0, "branch").ok());
   EXPECT_TRUE(named.inspect(0, "branch")->is_pinned);
   EXPECT_EQ(*named.checkpoint(0, "chat"), info.in_kv);
@@ -401,6 +372,39 @@ TEST(Reuse, NamedConversations) {
   EXPECT_EQ(named.remove(0, "branch").code(), Code::not_found);
   core->cache().check_invariants();
   EXPECT_EQ(core->cache().usage().global.v + core->cache().usage().local.v, 0);
+}
+
+// What a name is said to keep alone is what forgetting it frees, in whatever order they go.
+TEST(Reuse, RemovingANameFreesWhatItKeepsAlone) {
+  const auto core = make_tiny_core(reuse_options());
+  Conversations& named = core->conversations();
+  const std::vector<Token> stem = text_tokens(300);
+  int name = 0;
+  for (const int64_t n : {0, 40, 40, 200}) {
+    Request request = saying(joined(stem, text_tokens(n, 500 + 20 * name)), 30);
+    request.conversation_name = std::to_string(name++);
+    reply_to(*core, request);
+  }
+  EXPECT_TRUE(named.fork(0, "3", "fork").ok());
+  EXPECT_TRUE(named.fork(0, "1", "rewound").ok());
+  EXPECT_TRUE(named.rewind(0, "rewound", 160).ok());
+  int64_t freed_in_all = 0;
+  for (const std::string gone : {"1", "3", "0", "fork", "rewound", "2"}) {
+    const ConversationInfo info = *named.inspect(0, gone);
+    for (const ConversationInfo& listed : named.list(0)) {
+      if (listed.name == gone) {
+        EXPECT_EQ(listed.unique, info.unique) << gone;
+      }
+    }
+    const Bytes before = core->cache().bytes_of(NamespaceId{});
+    EXPECT_TRUE(named.remove(0, gone).ok());
+    const Bytes freed = before - core->cache().bytes_of(NamespaceId{});
+    EXPECT_EQ(freed, info.unique) << gone;
+    freed_in_all += freed.v;
+    core->cache().check_invariants();
+  }
+  EXPECT_GT(freed_in_all, 0);
+  EXPECT_EQ(core->cache().bytes_of(NamespaceId{}).v, 0);
 }
 
 // A prompt arrives while replies run: with a gap asked for, it is read in small pieces.

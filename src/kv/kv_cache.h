@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -59,6 +60,9 @@ struct KvUsage {
   Bytes committed_free;
   // Of sequences.
   Bytes resident() const { return global + local + headroom; }
+  // Blocks held for any purpose.
+  Bytes held_global() const { return global + idle; }
+  Bytes held_local() const { return local + headroom + restart; }
 };
 
 // Counts since the store was made.
@@ -77,8 +81,8 @@ enum class PinId : uint64_t {};
 // What is known of one chain of tokens.
 struct ChainBytes {
   int64_t tokens = 0;  // full blocks known
-  Bytes unique;        // that only this chain keeps
-  Bytes shared;
+  Bytes unique;        // that dropping it would free
+  Bytes shared;        // the rest
   struct Point {
     int64_t tokens = 0;
     RestartKind kind{};
@@ -121,6 +125,8 @@ class KvCache {
   // cross replay_end(). Rewinds and forks have to wait until then. Errors: not_found if something
   // of it is gone meanwhile.
   Result<SeqId> resume(NamespaceId id, std::span<const int32_t> prompt, const PrefixMatch& match);
+  // For tests: asked by resume() of a match that is not empty, which then fails with its error.
+  void set_resume_fault(std::function<Status()> fault);
   // Where the rebuilding of `seq` ends; 0 when it is not being rebuilt.
   int64_t replay_end(SeqId seq) const;
 
@@ -143,7 +149,8 @@ class KvCache {
   void set_pin_share(double share);  // of the budget's limit; 0.5 at first
   // Frees what only this chain keeps from token `from` on. Returns the bytes.
   Bytes drop(NamespaceId id, std::span<const int32_t> tokens, int64_t from);
-  ChainBytes bytes_of(NamespaceId id, std::span<const int32_t> tokens) const;
+  // `unique` is what drop() of the same arguments would free.
+  ChainBytes bytes_of(NamespaceId id, std::span<const int32_t> tokens, int64_t from = 0) const;
 
   // --- sequences ---------------------------------------------------------------------------
   // Unnamed: nothing of it is ever shared but by fork().

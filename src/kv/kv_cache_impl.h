@@ -81,6 +81,7 @@ struct KvCache::Impl {
   double pin_share = 0.5;
   int64_t restart_limit = 16, rewind_bound = 0;
   KvCounters counters;
+  std::function<Status()> resume_fault;  // for tests
 
   size_t n_groups() const { return layout.groups.size(); }
   int64_t block_tokens() const { return layout.format.block_tokens; }
@@ -136,6 +137,8 @@ struct KvCache::Impl {
   void move_latest(Sequence& s);
   void thin(PrefixNode& tail);
   Bytes run_unique(const PrefixNode& node) const;
+  // Bytes that go with the nodes, and with the restart points at their ends.
+  Bytes freed_with(std::span<const PrefixNode* const> nodes) const;
   Bytes pinned_bytes(PrefixNode& added) const;
 
   // --- chains (kv_chain.cpp) ---
@@ -150,6 +153,8 @@ struct KvCache::Impl {
   // Removes idle leaves from `leaf` up while they are worth nothing.
   void trim_chain(PrefixNode* leaf);
   PrefixNode* drop_upwards(PrefixNode* node, int64_t from);
+  // The nodes that dropping from token `from` on would remove, from the end of the chain up.
+  std::vector<const PrefixNode*> dropped(const PrefixNode& end, int64_t from) const;
   void remove_leaf(PrefixNode& leaf, bool remember);
   // The nodes that would go with an idle leaf: it, and those before it that are worth nothing then.
   std::vector<PrefixNode*> tail_of(PrefixNode& leaf) const;

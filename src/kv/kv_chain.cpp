@@ -80,21 +80,31 @@ Bytes KvCache::drop(NamespaceId id, std::span<const int32_t> tokens, int64_t fro
   return before - impl.space(id).bytes;
 }
 
-ChainBytes KvCache::bytes_of(NamespaceId id, std::span<const int32_t> tokens) const {
+std::vector<const PrefixNode*> KvCache::Impl::dropped(const PrefixNode& end, int64_t from) const {
+  std::vector<const PrefixNode*> gone;
+  for (const PrefixNode* node = &end; !node->is_root() && node->live == 0; node = node->parent) {
+    if (node->n_children > (gone.empty() ? 0u : 1u)) break;
+    if (node->end() <= from && is_useful(*node)) break;
+    gone.push_back(node);
+  }
+  return gone;
+}
+
+ChainBytes KvCache::bytes_of(NamespaceId id, std::span<const int32_t> tokens, int64_t from) const {
   const Impl& impl = *impl_;
   ChainBytes chain;
   const PrefixNode* node = &impl.index.find(*impl.space(id).root, tokens);
   chain.tokens = node->is_root() ? 0 : node->end();
-  bool is_unique = node->n_children == 0;
+  chain.unique = impl.freed_with(impl.dropped(*node, from));
+  Bytes all;
   for (; !node->is_root(); node = node->parent) {
-    is_unique = is_unique && node->n_children <= 1 && node->live <= 1;
     for (size_t g = 0; g < impl.n_groups(); ++g) {
-      if (node->blocks[g] == PrefixNode::kNoBlock) continue;
-      (is_unique ? chain.unique : chain.shared) += impl.pools[g]->block_bytes();
+      if (node->blocks[g] != PrefixNode::kNoBlock) all += impl.pools[g]->block_bytes();
     }
     if (!node->restart) continue;
     chain.points.push_back({node->end(), node->restart->kind, impl.run_unique(*node)});
   }
+  chain.shared = all - chain.unique;
   std::reverse(chain.points.begin(), chain.points.end());
   return chain;
 }

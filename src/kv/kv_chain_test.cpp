@@ -155,6 +155,7 @@ TEST_F(ChainTest, DropFreesWhatOnlyThisChainKeeps) {
   const ChainBytes chain = store->cache->bytes_of(PrefixStore::kDefault, a);
   EXPECT_EQ(chain.unique.v, 5 * kBlock.v);
   EXPECT_EQ(chain.shared.v, 5 * kBlock.v);
+  EXPECT_EQ(store->cache->bytes_of(PrefixStore::kDefault, a, 28).unique, 3 * kBlock);
   EXPECT_EQ(store->cache->drop(PrefixStore::kDefault, a, 28).v, 3 * kBlock.v);
   EXPECT_EQ(known(a), 28);
   EXPECT_EQ(store->cache->drop(PrefixStore::kDefault, a, 0).v, 2 * kBlock.v);

@@ -73,6 +73,7 @@ PrefixMatch KvCache::match(NamespaceId id, std::span<const int32_t> prompt) cons
   PrefixMatch match;
   match.group_tokens = std::move(boundaries.group_tokens);
   match.tokens = boundaries.restart;
+  match.common = global + impl.index.common_with_child(*node, prompt.subspan(at));
   const int64_t healing = replay_start(impl.layout, global);
   if (healing > match.tokens) {
     match.tokens = global;
@@ -102,6 +103,9 @@ Result<SeqId> KvCache::resume(NamespaceId id, std::span<const int32_t> prompt,
   Impl& impl = *impl_;
   const int64_t B = impl.block_tokens();
   WEIR_CHECK(match.tokens % B == 0 && match.tokens <= static_cast<int64_t>(prompt.size()));
+  if (impl.resume_fault && match.tokens > 0) {
+    if (Status fault = impl.resume_fault(); !fault.ok()) return fault;
+  }
   PrefixNode& node =
       impl.index.find(*impl.space(id).root, prompt.first(static_cast<size_t>(match.tokens)));
   if (node.end() != match.tokens || (match.heal_tokens == 0 && !impl.has_run(node))) {
@@ -145,6 +149,10 @@ void KvCache::Impl::share_path(Sequence& s) {
       s.tables[g].push_back(*slot);
     }
   }
+}
+
+void KvCache::set_resume_fault(std::function<Status()> fault) {
+  impl_->resume_fault = std::move(fault);
 }
 
 int64_t KvCache::replay_end(SeqId seq) const { return impl_->at(seq).replay_end; }

@@ -1,5 +1,6 @@
 // Restart points and pins: what holds the local blocks that no sequence reads any more.
 #include <algorithm>
+#include <map>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -91,6 +92,23 @@ Bytes KvCache::Impl::run_unique(const PrefixNode& node) const {
     if (pools[g]->references(slot) == 1) unique += pools[g]->block_bytes();
   });
   return unique;
+}
+
+Bytes KvCache::Impl::freed_with(std::span<const PrefixNode* const> nodes) const {
+  std::map<std::pair<size_t, uint32_t>, uint32_t> going;  // references of a block
+  for (const PrefixNode* node : nodes) {
+    for (size_t g = 0; g < n_groups(); ++g) {
+      if (layout.is_local(layout.groups[g]) || node->blocks[g] == PrefixNode::kNoBlock) continue;
+      ++going[{g, node->blocks[g]}];
+    }
+    if (node->restart) for_run(*node, [&](size_t g, uint32_t slot) { ++going[{g, slot}]; });
+  }
+  Bytes freed;
+  for (const auto& [block, n] : going) {
+    const BlockPool& pool = *pools[block.first];
+    if (pool.references(block.second) == n) freed += pool.block_bytes();
+  }
+  return freed;
 }
 
 void KvCache::Impl::thin(PrefixNode& tail) {

@@ -57,6 +57,18 @@ PrefixNode* PrefixIndex::child(const PrefixNode& parent, std::span<const int32_t
   return nullptr;
 }
 
+int64_t PrefixIndex::common_with_child(const PrefixNode& parent,
+                                       std::span<const int32_t> tokens) const {
+  const size_t n = std::min(tokens.size(), static_cast<size_t>(block_tokens_));
+  int64_t most = 0;
+  for (const PrefixNode* child = parent.first_child; child; child = child->next) {
+    const auto end = tokens.begin() + static_cast<ptrdiff_t>(n);
+    const auto differs = std::mismatch(tokens.begin(), end, child->tokens.begin()).first;
+    most = std::max<int64_t>(most, differs - tokens.begin());
+  }
+  return most;
+}
+
 PrefixNode& PrefixIndex::find(PrefixNode& root, std::span<const int32_t> tokens) const {
   const size_t B = static_cast<size_t>(block_tokens_);
   PrefixNode* node = &root;
@@ -80,6 +92,9 @@ PrefixNode& PrefixIndex::add(PrefixNode& parent, std::span<const int32_t> tokens
   node.tokens.assign(tokens.begin(), tokens.end());
   node.blocks.assign(n_groups_, PrefixNode::kNoBlock);
   nodes_.emplace(node.path_hash, std::move(made));
+  node.next = parent.first_child;
+  if (node.next) node.next->previous = &node;
+  parent.first_child = &node;
   ++parent.n_children;
   sort(parent);
   sort(node);
@@ -92,6 +107,8 @@ void PrefixIndex::remove(PrefixNode& leaf) {
   PrefixNode& parent = *leaf.parent;
   parent.last_use = std::max(parent.last_use, leaf.last_use);
   idle_leaves_.erase(&leaf);
+  (leaf.previous ? leaf.previous->next : parent.first_child) = leaf.next;
+  if (leaf.next) leaf.next->previous = leaf.previous;
   const auto [begin, end] = nodes_.equal_range(leaf.path_hash);
   const auto it = std::find_if(begin, end, [&](const auto& n) { return n.second.get() == &leaf; });
   WEIR_CHECK(it != end);
@@ -147,6 +164,9 @@ void PrefixIndex::check_invariants() const {
                hash == hash_after(node->parent->path_hash, node->tokens));
     WEIR_CHECK(node->parent->is_root() || node->parent->live >= node->live);
     ++children[node->parent];
+    WEIR_CHECK((node->previous ? node->previous->next : node->parent->first_child) == node.get());
+    WEIR_CHECK(!node->next ||
+               (node->next->previous == node.get() && node->next->parent == node->parent));
     live += node->live > 0;
     leaves += node->is_idle_leaf();
     marked += node->restart.has_value();

@@ -27,9 +27,11 @@ struct PrefixNode {
   };
 
   PrefixNode* parent = nullptr;  // null for a root
-  uint64_t id = 0;               // ascends with creation
-  uint64_t path_hash = 0;        // of the root and all tokens up to here
-  int64_t index = -1;            // covers tokens [index*B, (index+1)*B)
+  PrefixNode* first_child = nullptr;
+  PrefixNode *next = nullptr, *previous = nullptr;  // children of the same parent
+  uint64_t id = 0;                                  // ascends with creation
+  uint64_t path_hash = 0;                           // of the root and all tokens up to here
+  int64_t index = -1;                               // covers tokens [index*B, (index+1)*B)
   uint32_t n_children = 0;
   uint32_t live = 0;  // running sequences whose path it is on
   uint32_t pins = 0;  // that end here
@@ -83,6 +85,8 @@ class PrefixIndex {
 
   // `tokens` is one block. Null if there is no such child.
   PrefixNode* child(const PrefixNode& parent, std::span<const int32_t> tokens) const;
+  // Most tokens at the start of `tokens` that a child of `parent` begins with. O(children).
+  int64_t common_with_child(const PrefixNode& parent, std::span<const int32_t> tokens) const;
   PrefixNode& add(PrefixNode& parent, std::span<const int32_t> tokens);
   void remove(PrefixNode& leaf);  // without blocks, children, users, pins or a restart point
   // Hash of the path that `tokens` continue. Never 0.

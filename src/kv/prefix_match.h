@@ -21,6 +21,7 @@ struct PrefixMatch {
   int64_t tokens = 0;                 // a block boundary to restart at
   int64_t heal_tokens = 0;            // tokens before it to compute again, to rebuild local rows
   std::vector<int64_t> group_tokens;  // per group: the boundary it alone would allow
+  int64_t common = 0;  // tokens before the first that differs from every block that is stored
   MissReason reason = MissReason::none;
   int64_t lost = 0;  // tokens to compute again that were stored once
 

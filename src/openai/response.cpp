@@ -31,7 +31,12 @@ Json facts_json(const ChoiceFacts& facts) {
           {"prompt_ms", rounded(facts.prompt_ms)},
           {"prompt_tokens_per_second", rounded(facts.prompt_tokens_per_second)},
           {"reply_ms", rounded(facts.reply_ms)},
-          {"tokens_per_second", rounded(facts.tokens_per_second)}};
+          {"tokens_per_second", rounded(facts.tokens_per_second)},
+          {"reuse",
+           {{"miss", facts.miss},
+            {"first_new_token", facts.first_new_token},
+            {"restart_at", facts.restart_at},
+            {"healed_tokens", facts.healed_tokens}}}};
 }
 
 Json piece_json(const PieceLogprob& piece) {

@@ -40,6 +40,10 @@ struct ChoiceFacts {
   std::string finish;  // weir's reason: "end_of_turn", "stop_string", "budget_full", ...
   double prompt_ms = 0, prompt_tokens_per_second = 0;
   double reply_ms = 0, tokens_per_second = 0;
+  // Of the prompt in the KV: why not more of it came from there, the index of the first token that
+  // differs from what is stored, the point used, tokens before it read again to rebuild windows.
+  std::string miss;
+  int64_t first_new_token = 0, restart_at = 0, healed_tokens = 0;
 };
 
 // What a choice gained since the last event.

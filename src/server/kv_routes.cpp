@@ -37,12 +37,13 @@ json budget_json(const EngineStats& stats) {
   for (int i = 0; i < kTagCount; ++i) {
     tags[tag_name(static_cast<Tag>(i))] = stats.kv_by_tag[static_cast<size_t>(i)].v;
   }
-  return {{"limit", stats.kv_limit.v},
-          {"used", stats.kv_used.v},
-          {"peak", stats.kv_peak.v},
-          {"by_tag", tags},
-          {"by_layer_kind", {{"global", stats.kv.global.v}, {"local", stats.kv.local.v}}},
-          {"compute", stats.compute_bytes.v}};
+  return {
+      {"limit", stats.kv_limit.v},
+      {"used", stats.kv_used.v},
+      {"peak", stats.kv_peak.v},
+      {"by_tag", tags},
+      {"by_layer_kind", {{"global", stats.kv.held_global().v}, {"local", stats.kv.held_local().v}}},
+      {"compute", stats.compute_bytes.v}};
 }
 
 // An administrator sees the ledger and every tenant; the others see themselves.

@@ -77,6 +77,11 @@ TEST_F(KvRoutesTest, ATenantSeesItsOwnShareAndAnAdministratorAll) {
   int64_t sum = 0;
   for (const auto& [tag, bytes] : root.at("by_tag").items()) sum += bytes.get<int64_t>();
   EXPECT_EQ(sum, root.at("used"));
+  // Nothing runs, and what is kept is of both kinds.
+  EXPECT_GT(root.at("by_layer_kind").at("global"), 0);
+  EXPECT_EQ(root.at("by_layer_kind").at("global"), root.at("by_tag").at("idle"));
+  EXPECT_GT(root.at("by_layer_kind").at("local"), 0);
+  EXPECT_EQ(root.at("by_layer_kind").at("local"), root.at("by_tag").at("restart"));
   ASSERT_EQ(root.at("tenants").size(), 4u);
   EXPECT_EQ(root.at("tenants")[1], alice.at("tenant"));
 }
@@ -115,6 +120,9 @@ TEST_F(KvRoutesTest, AConversationCanBePinnedCheckpointedRewoundForkedAndDeleted
   EXPECT_EQ(fork.body.at("name"), "branch");
   EXPECT_EQ(fork.body.at("tokens"), chat.at("tokens"));
   EXPECT_EQ(fork.body.at("cached_tokens"), chat.at("cached_tokens"));
+  // Neither of two names keeps anything alone.
+  EXPECT_EQ(fork.body.at("unique_bytes"), 0);
+  EXPECT_EQ(ask("GET", path, kAlice).body.at("unique_bytes"), 0);
   EXPECT_EQ(ask("POST", path + "/fork", kAlice, R"({"to":"branch"})").status, 400);
   EXPECT_EQ(ask("POST", path + "/rewind", kAlice, R"({"tokens":64})").body.at("tokens"), 64);
   EXPECT_EQ(ask("GET", "/v1/kv/conversations/branch", kAlice).body.at("tokens"), chat.at("tokens"));

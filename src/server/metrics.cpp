@@ -76,8 +76,9 @@ void add_kv(Families& out, const EngineStats& stats) {
                       number(stats.kv_by_tag[static_cast<size_t>(i)]));
   }
   out.gauges("weir_kv_bytes", "KV memory by purpose.", "tag", tags);
-  out.gauges("weir_kv_layer_bytes", "KV blocks in use by kind of layer.", "kind",
-             {{"global", number(stats.kv.global)}, {"local", number(stats.kv.local)}});
+  out.gauges(
+      "weir_kv_layer_bytes", "KV blocks held for any purpose by kind of layer.", "kind",
+      {{"global", number(stats.kv.held_global())}, {"local", number(stats.kv.held_local())}});
   out.gauge("weir_compute_bytes", "Graph and attention buffers, outside the KV budget.",
             number(stats.compute_bytes));
   out.gauge("weir_conversations", "Conversations kept by name.", number(stats.conversations));
@@ -146,6 +147,9 @@ std::string metrics_text(const EngineStats& engine, const GateStats& gate, const
             number(static_cast<uint64_t>(http.connections)));
   out.counter("weir_http_requests_total", "Requests with a complete head.", http.requests);
   out.counter("weir_http_refused_connections_total", "Connections beyond the limit.", http.refused);
+  out.counter("weir_http_closed_for_room_total",
+              "Connections closed between two requests, because others came.",
+              http.closed_for_room);
   out.counter("weir_http_clients_gone_total", "Clients that left before their answer was complete.",
               http.gone);
   return out.text();

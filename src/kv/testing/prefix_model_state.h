@@ -135,7 +135,9 @@ class PrefixModelState {
   void drop_text(size_t index, int64_t from) {
     const Text text = texts_[index];
     const Bytes before = cache_->bytes_of(text.space);
+    const Bytes unique = cache_->bytes_of(text.space, text.tokens, from).unique;
     const Bytes freed = cache_->drop(text.space, text.tokens, from);
+    expect(unique == freed, "dropping frees other bytes than it said before");
     expect(before - freed == cache_->bytes_of(text.space), "dropped other bytes than it says");
     if (from == 0) texts_.erase(texts_.begin() + static_cast<ptrdiff_t>(index));
   }
