@@ -27,8 +27,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::start(const Model& model, Engine& 
   add_kv_routes(router, server->serving_);
   server->openai_ = std::make_unique<OpenAiApi>(
       model, engine, std::move(options.openai),
-      [gate = &server->gate_](Request request, RequestEvents events, ResponseWriter& writer) {
-        return gate->submit(std::move(request), std::move(events), writer);
+      [gate = &server->gate_](std::vector<Submission> all, ResponseWriter& writer) {
+        return gate->submit(std::move(all), writer);
       },
       [](const Caller& caller) { return caller.tenant; });
   server->openai_->add_routes(router);

@@ -51,37 +51,60 @@ struct RequestGate::Inside {
 RequestGate::RequestGate(Engine& engine, const GateOptions& options)
     : engine_(engine), options_(options), inside_(std::make_shared<Inside>()) {}
 
-std::optional<HttpResponse> RequestGate::submit(Request request, RequestEvents events,
-                                                ResponseWriter& writer) {
-  if (const Status error = engine_.check(request); !error.ok()) {
-    const std::lock_guard lock(inside_->mutex);
-    ++inside_->counts.refused_invalid;
-    const bool is_too_long = std::ssize(request.prompt) >= engine_.max_context();
+// What can never be served, whenever it comes.
+std::optional<HttpResponse> RequestGate::refusal_of(const std::vector<Submission>& all) {
+  for (const Submission& one : all) {
+    const Status error = engine_.check(one.request);
+    if (error.ok()) continue;
+    const bool is_too_long = std::ssize(one.request.prompt) >= engine_.max_context();
     return response_to(is_too_long ? Status(Code::over_budget, error.message()) : error);
   }
-  request.start_before = std::chrono::steady_clock::now() + options_.max_wait;
+  const int64_t most = options_.max_running + options_.max_waiting;
+  if (std::ssize(all) <= most) return std::nullopt;
+  return response_to(Status(Code::invalid_input, "this server computes or queues " +
+                                                     std::to_string(most) +
+                                                     " replies at a time; ask for fewer than " +
+                                                     std::to_string(all.size()) + " at once"));
+}
 
-  const auto id = std::make_shared<RequestId>();
+Admission RequestGate::submit(std::vector<Submission> all, ResponseWriter& writer) {
+  if (std::optional<HttpResponse> refusal = refusal_of(all)) {
+    const std::lock_guard lock(inside_->mutex);
+    ++inside_->counts.refused_invalid;
+    return {std::move(refusal), {}};
+  }
+  const auto late = std::chrono::steady_clock::now() + options_.max_wait;
+  const auto ids = std::make_shared<std::vector<RequestId>>();
   {
-    // Held while the engine takes the request: its events wait until `id` is there.
+    // Held while the engine takes the requests: their events wait until the ids are there.
     const std::lock_guard lock(inside_->mutex);
     GateStats& counts = inside_->counts;
     if (inside_->is_stopping) {
       ++counts.refused_stopping;
-      return try_later(503, "unavailable_error", "stopping", "the server is stopping");
+      return {try_later(503, "unavailable_error", "stopping", "the server is stopping"), {}};
     }
-    if (counts.waiting + counts.running >= options_.max_running + options_.max_waiting) {
+    const int64_t more = std::ssize(all);
+    if (counts.waiting + counts.running + more > options_.max_running + options_.max_waiting) {
       ++counts.refused_full;
-      return try_later(429, "rate_limit_error", "queue_full",
-                       std::to_string(counts.running) + " requests are running and " +
-                           std::to_string(counts.waiting) + " waiting; try again later");
+      return {try_later(429, "rate_limit_error", "queue_full",
+                        std::to_string(counts.running) + " requests are running and " +
+                            std::to_string(counts.waiting) + " waiting; try again later"),
+              {}};
     }
-    ++counts.waiting;
-    *id = engine_.submit(std::move(request), watched(std::move(events), inside_, id));
-    inside_->is_running.emplace(*id, false);
+    counts.waiting += more;
+    for (Submission& one : all) {
+      one.request.start_before = late;
+      const auto id = std::make_shared<RequestId>();
+      *id = engine_.submit(std::move(one.request), watched(std::move(one.events), inside_, id));
+      inside_->is_running.emplace(*id, false);
+      ids->push_back(*id);
+    }
   }
-  writer.on_gone([&engine = engine_, id] { engine.cancel(*id); });
-  return std::nullopt;
+  std::function<void()> cancel = [&engine = engine_, ids] {
+    for (const RequestId id : *ids) engine.cancel(id);
+  };
+  writer.on_gone(cancel);
+  return {std::nullopt, std::move(cancel)};
 }
 
 RequestEvents RequestGate::watched(RequestEvents events, std::shared_ptr<Inside> inside,

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "engine/engine.h"
 #include "http/http_types.h"
@@ -25,16 +27,29 @@ struct GateStats {
   uint64_t refused_stopping = 0;  // the server was about to end
 };
 
+// A request, and who hears of it.
+struct Submission {
+  Request request;
+  RequestEvents events;
+};
+
+// What came of handing requests to the engine: the answer that says why not, or the way to give
+// them up, from any thread.
+struct Admission {
+  std::optional<HttpResponse> refusal;
+  std::function<void()> cancel;
+};
+
 // The one way from a handler to the engine. Any thread.
 class RequestGate {
  public:
   // `engine` must outlive it and every writer given to it.
   RequestGate(Engine& engine, const GateOptions& options);
 
-  // Hands the request to the engine, or returns the answer that says why not: 400 for what could
-  // never run, 429 when too many wait, 503 when the server is stopping. `events` then tell what
-  // became of it, on the engine's thread. The request is cancelled when the writer's client goes.
-  std::optional<HttpResponse> submit(Request request, RequestEvents events, ResponseWriter& writer);
+  // Hands the requests of one client to the engine, all of them or none: 400 for what could never
+  // run, 429 when too many wait, 503 when the server is stopping. Their events then tell what
+  // became of them, on the engine's thread. They are cancelled when the writer's client goes.
+  Admission submit(std::vector<Submission> all, ResponseWriter& writer);
 
   // Lets nobody in any more and waits until all are out, or `grace` is over: then those that are
   // still in are cancelled, which takes until the step under way is over.
@@ -44,6 +59,7 @@ class RequestGate {
 
  private:
   struct Inside;
+  std::optional<HttpResponse> refusal_of(const std::vector<Submission>& all);
   static RequestEvents watched(RequestEvents events, std::shared_ptr<Inside> inside,
                                std::shared_ptr<RequestId> id);
 

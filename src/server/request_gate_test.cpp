@@ -33,15 +33,18 @@ class RequestGateTest : public testing::Test {
     const auto promise = std::make_shared<std::promise<Reply>>();
     RequestEvents events;
     events.on_finish = [promise](const Reply& reply) { promise->set_value(reply); };
-    const auto refusal = gate->submit(std::move(request), std::move(events), client);
-    EXPECT_FALSE(refusal.has_value()) << refusal->body;
+    std::vector<Submission> one(1);
+    one[0] = {std::move(request), std::move(events)};
+    const Admission admission = gate->submit(std::move(one), client);
+    EXPECT_FALSE(admission.refusal.has_value()) << admission.refusal->body;
     return promise->get_future();
   }
-  int refusal_status(Request request) {
+  // Of so many such requests from one client.
+  int refusal_status(const Request& request, size_t n = 1) {
     RecordingWriter client;
-    const auto refusal = gate->submit(std::move(request), {}, client);
-    last_refusal = refusal.value_or(HttpResponse{});
-    return refusal ? refusal->status : 0;
+    const Admission admission = gate->submit(std::vector<Submission>(n, {request, {}}), client);
+    last_refusal = admission.refusal.value_or(HttpResponse{});
+    return last_refusal.status;
   }
   bool has_retry_after() const {
     for (const auto& [name, value] : last_refusal.headers) {
@@ -73,6 +76,31 @@ TEST_F(RequestGateTest, TellsTheThirdToComeLater) {
   third_writer.go();
   EXPECT_EQ(second.get().reason, FinishReason::cancelled);
   EXPECT_EQ(third.get().reason, FinishReason::cancelled);
+}
+
+// All of a client's requests or none.
+TEST_F(RequestGateTest, WhatDoesNotFitAsAWholeIsRefusedAsAWhole) {
+  open();
+  EXPECT_EQ(refusal_status(endless(), 3), 400);  // there is never room for three
+  EXPECT_NE(last_refusal.body.find("3"), std::string::npos);
+  EXPECT_EQ(gate->stats().running + gate->stats().waiting, 0);
+  std::future<Reply> first = submit(endless(), writer);
+  EXPECT_EQ(refusal_status(endless(), 2), 429);
+  EXPECT_EQ(gate->stats().running + gate->stats().waiting, 1);
+  writer.go();
+  EXPECT_EQ(first.get().reason, FinishReason::cancelled);
+  int64_t submitted = 0;
+  engine->with_core([&](EngineCore& core) {
+    for (const uint64_t n : core.stats().requests_by_outcome) submitted += static_cast<int64_t>(n);
+  });
+  EXPECT_EQ(submitted, 1);
+
+  while (gate->stats().running + gate->stats().waiting > 0) std::this_thread::yield();
+  RecordingWriter other;
+  const Admission pair = gate->submit(std::vector<Submission>(2, {endless(), {}}), other);
+  EXPECT_FALSE(pair.refusal);
+  pair.cancel();
+  while (gate->stats().running + gate->stats().waiting > 0) std::this_thread::yield();
 }
 
 TEST_F(RequestGateTest, WhatCanNeverRunIsRefusedWithTheNumbers) {

@@ -67,11 +67,16 @@ RequestEvents Answer::events_of(size_t choice) {
   return events;
 }
 
-void Answer::refuse(HttpResponse response) {
-  Happening happening;
-  happening.kind = Happening::Kind::refusal;
-  happening.refusal = std::move(response);
-  leave(std::move(happening));
+void Answer::set_cancel(std::function<void()> cancel) {
+  const std::lock_guard lock(mutex_);
+  cancel_ = std::move(cancel);
+  if (has_failed_) cancel_();
+}
+
+void Answer::cancel_all() {
+  const std::lock_guard lock(mutex_);
+  has_failed_ = true;
+  if (cancel_) cancel_();
 }
 
 void Answer::leave(Happening happening) {
@@ -119,14 +124,6 @@ void Answer::handle(const Happening& happening) {
     case Happening::Kind::finish:
       finish_choice(happening.choice, happening.reply);
       break;
-    case Happening::Kind::refusal:
-      has_ended_ = true;
-      if (has_begun_) {
-        writer_->write("data: " + happening.refusal.body + "\n\n");
-        writer_->end();
-      } else {
-        writer_->send(happening.refusal);
-      }
   }
 }
 
@@ -224,6 +221,7 @@ void Answer::send(Json event) {
 
 void Answer::fail(const openai::ApiError& error) {
   has_ended_ = true;
+  cancel_all();
   if (has_begun_) {
     writer_->write(openai::sse(openai::error_json(error)));
     writer_->end();
@@ -275,8 +273,10 @@ std::string Answer::finish_reason(const Choice& choice) const {
 
 openai::ChoiceFacts Answer::facts(const Reply& reply) const {
   const Timings& t = reply.timings;
-  return {finish_reason_name(reply.reason), t.prefill_ms, t.prefill_tps(), t.decode_ms,
-          t.decode_tps()};
+  const Reuse& r = reply.reuse;
+  return {
+      finish_reason_name(reply.reason), t.prefill_ms, t.prefill_tps(), t.decode_ms, t.decode_tps(),
+      miss_reason_name(r.miss),         r.common,     r.restart,       r.healed};
 }
 
 openai::FinishedChoice Answer::finished(Choice& choice) const {

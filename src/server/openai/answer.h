@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,13 +25,13 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   // What the engine has to tell about a choice. The events keep the answer.
   RequestEvents events_of(size_t choice);
-  // The engine was not given a choice: this is said instead of an answer.
-  void refuse(HttpResponse response);
+  // Gives up what the engine was given: when one choice fails, nobody waits for the others.
+  void set_cancel(std::function<void()> cancel);
 
  private:
   // What happened to a choice, as the engine's thread leaves it.
   struct Happening {
-    enum class Kind { token, progress, finish, refusal };
+    enum class Kind { token, progress, finish };
     Kind kind{};
     size_t choice = 0;
     std::string text;
@@ -38,7 +39,6 @@ class Answer : public std::enable_shared_from_this<Answer> {
     std::optional<TokenLogprobs> logprobs;
     int64_t done = 0, total = 0;
     std::shared_ptr<const Reply> reply;
-    HttpResponse refusal;
   };
   struct Choice {
     std::optional<ChatReplyReader> reader;       // of chats
@@ -64,6 +64,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void send_progress(const Happening& happening);
   void send(openai::Json event);
   void fail(const openai::ApiError& error);
+  void cancel_all();
   void complete();
 
   openai::LogprobEntry entry_of(const TokenLogprobs& logprobs) const;
@@ -84,6 +85,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::mutex mutex_;
   std::vector<Happening> happenings_;
   bool is_scheduled_ = false;
+  bool has_failed_ = false;
+  std::function<void()> cancel_;
 
   // Of whoever works; one at a time.
   std::vector<Choice> choices_;

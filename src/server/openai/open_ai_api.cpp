@@ -30,7 +30,7 @@ T* value_or_refuse(openai::Parsed<T>& parsed, ResponseWriter& writer) {
 }  // namespace
 
 OpenAiApi::OpenAiApi(const Model& model, const Engine& engine, OpenAiOptions options,
-                     SubmitRequest submit, TenantOf tenant_of)
+                     SubmitRequests submit, TenantOf tenant_of)
     : model_(model),
       options_(std::move(options)),
       submit_(std::move(submit)),
@@ -107,15 +107,16 @@ void OpenAiApi::completion(const HttpRequest& request, const Writer& writer) {
 void OpenAiApi::start(Prepared prepared, const Writer& writer) {
   const openai::AnswerHead head{openai::random_id(prepared.is_chat ? "chatcmpl-" : "cmpl-"),
                                 std::time(nullptr), options_.model_id, options_.version};
-  std::vector<Request> requests;
-  for (PreparedChoice& choice : prepared.choices) requests.push_back(std::move(choice.request));
+  std::vector<Submission> all(prepared.choices.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].request = std::move(prepared.choices[i].request);
+  }
   const auto answer =
       std::make_shared<Answer>(std::move(prepared), head, tokenizer_, workers_, writer);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    if (auto refusal = submit_(std::move(requests[i]), answer->events_of(i), *writer)) {
-      return answer->refuse(std::move(*refusal));
-    }
-  }
+  for (size_t i = 0; i < all.size(); ++i) all[i].events = answer->events_of(i);
+  Admission admission = submit_(std::move(all), *writer);
+  if (admission.refusal) return writer->send(std::move(*admission.refusal));
+  answer->set_cancel(std::move(admission.cancel));
 }
 
 void OpenAiApi::apply_template(const HttpRequest& request, const Writer& writer) {

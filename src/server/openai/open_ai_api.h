@@ -10,13 +10,13 @@
 #include "model/model.h"
 #include "server/openai/prepare.h"
 #include "server/openai/workers.h"
+#include "server/request_gate.h"
 
 namespace weir {
 
-// How a request gets to the engine: the answer that says why it does not, or nothing, and the
-// events tell the rest. Cancels the request when the writer's client goes. Never waits.
-using SubmitRequest = std::function<std::optional<HttpResponse>(
-    Request request, RequestEvents events, ResponseWriter& writer)>;
+// How requests get to the engine: RequestGate::submit. Never waits.
+using SubmitRequests =
+    std::function<Admission(std::vector<Submission> all, ResponseWriter& writer)>;
 // Whose prefixes and conversations a caller may use.
 using TenantOf = std::function<uint32_t(const Caller& caller)>;
 
@@ -25,7 +25,7 @@ class OpenAiApi {
  public:
   // All must outlive it, and the functions be callable until it is gone. A model without a chat
   // template gets no chats. Destroy it when nobody calls its routes any more, before the engine.
-  OpenAiApi(const Model& model, const Engine& engine, OpenAiOptions options, SubmitRequest submit,
+  OpenAiApi(const Model& model, const Engine& engine, OpenAiOptions options, SubmitRequests submit,
             TenantOf tenant_of);
   ~OpenAiApi();
   OpenAiApi(const OpenAiApi&) = delete;
@@ -54,7 +54,7 @@ class OpenAiApi {
 
   const Model& model_;
   const OpenAiOptions options_;
-  const SubmitRequest submit_;
+  const SubmitRequests submit_;
   const TenantOf tenant_of_;
   const Tokenizer tokenizer_;
   const int64_t max_context_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <mutex>
@@ -32,15 +33,22 @@ class OpenAiApiTest : public testing::Test {
     options.n_threads = 2;
     api_ = std::make_unique<OpenAiApi>(
         tiny_model(), *engine_, options,
-        [this](Request request, RequestEvents events, ResponseWriter& writer) {
-          {
-            const std::lock_guard lock(mutex_);  // several workers
-            tenants_.insert(request.tenant);
-            last_request_ = request;
+        [this](std::vector<Submission> all, ResponseWriter& writer) {
+          std::vector<RequestId> ids;
+          for (Submission& one : all) {
+            {
+              const std::lock_guard lock(mutex_);  // several workers
+              tenants_.insert(one.request.tenant);
+              last_request_ = one.request;
+            }
+            if (ids.size() == late_choice_) one.request.start_before = {};
+            ids.push_back(engine_->submit(std::move(one.request), std::move(one.events)));
           }
-          const RequestId id = engine_->submit(std::move(request), std::move(events));
-          writer.on_gone([this, id] { engine_->cancel(id); });
-          return std::optional<HttpResponse>();
+          const auto cancel = [this, ids] {
+            for (const RequestId id : ids) engine_->cancel(id);
+          };
+          writer.on_gone(cancel);
+          return Admission{std::nullopt, cancel};
         },
         [](const Caller& caller) { return caller.tenant; });
     router_ = Router();
@@ -125,6 +133,7 @@ class OpenAiApiTest : public testing::Test {
   std::mutex mutex_;
   std::set<uint32_t> tenants_;
   Request last_request_;
+  size_t late_choice_ = SIZE_MAX;  // is refused by the engine: it waited too long
 };
 
 TEST_F(OpenAiApiTest, ChatIsAnswered) {
@@ -350,6 +359,38 @@ TEST_F(OpenAiApiTest, GoneClientsRequestsAreCancelled) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_TRUE(is_idle);
+}
+
+// One choice of three is refused: the request fails as a whole, once, and nothing of it runs on.
+TEST_F(OpenAiApiTest, ARequestFailsWithItsFirstChoiceThatFails) {
+  EngineOptions options = tiny_options();
+  options.max_running = 2;
+  start(options);
+  late_choice_ = 2;
+  Json body = chat("Tell me a tale.", 100000);
+  body["n"] = 3;
+  body["ignore_eos"] = true;
+  for (const bool streams : {false, true}) {
+    body["stream"] = streams;
+    const auto writer = post("/v1/chat/completions", body);
+    const HttpResponse response = wait(writer);
+    if (writer->is_stream()) {
+      const std::vector<std::string> chunks = writer->chunks();
+      EXPECT_NE(chunks.back().find("\"queue_timeout\""), std::string::npos) << chunks.back();
+      EXPECT_EQ(std::ranges::count_if(chunks,
+                                      [](const auto& c) { return c.find("\"error\"") != c.npos; }),
+                1);
+    } else {
+      EXPECT_EQ(response.status, 503);
+      EXPECT_EQ(Json::parse(response.body)["error"]["code"], "queue_timeout");
+    }
+    bool is_idle = false;
+    for (int i = 0; i < 2000 && !is_idle; ++i) {
+      engine_->with_core([&](EngineCore& core) { is_idle = core.is_idle(); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(is_idle);
+  }
 }
 
 TEST_F(OpenAiApiTest, StoppedEngineIsAnErrorAndNotSilence) {

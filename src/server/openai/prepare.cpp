@@ -115,6 +115,11 @@ ApiError to_api_error(const Status& error) {
       out.status = 404;
       out.type = "not_found_error";
       break;
+    case Code::unavailable:
+      out.status = 503;
+      out.type = "unavailable_error";
+      out.code = "queue_timeout";
+      break;
     case Code::cancelled:
       out.status = 503;
       out.type = "unavailable_error";
