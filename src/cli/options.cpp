@@ -112,6 +112,28 @@ Result<KvFormat> KvTypeOptions::format(const KvGeometry& geometry) const {
   return all_formats->front();
 }
 
+std::vector<std::string> KvTypeOptions::without_effect(const KvGeometry& geometry) const {
+  bool has_global = false, has_local = false, has_shared = false;
+  for (const KvLayer& layer : geometry.layers) {
+    const bool is_global = layer.retention.kind == LayerKind::global;
+    has_global = has_global || is_global;
+    has_local = has_local || !is_global;
+    has_shared = has_shared || layer.storage == KvStorage::shared;
+  }
+  const auto is_given = [](const Layers& types) {
+    return !types.both.empty() || !types.k.empty() || !types.v.empty();
+  };
+  std::vector<std::string> lines;
+  if (is_given(local) && !has_local)
+    lines.push_back("--kv-type-local has no effect: this model has no local layers");
+  if (is_given(global) && !has_global)
+    lines.push_back("--kv-type-global has no effect: this model has no global layers");
+  if (share != "auto" && !has_shared)
+    lines.push_back(
+        "--kv-share has no effect: no layer of this model has K and V of one projection");
+  return lines;
+}
+
 void EngineFlags::add_to(CLI::App& app, bool several_kv_types) {
   app.add_option("-m,--model", model_path, "Model file (GGUF)")->required();
   app.add_option("-c,--ctx-size", context, "Most tokens of a conversation (0: the model's limit)")

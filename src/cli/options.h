@@ -29,6 +29,8 @@ struct KvTypeOptions {
   Result<std::vector<KvFormat>> formats(int block_tokens) const;
   // The first of them, in blocks as long as the planner chooses.
   Result<KvFormat> format(const KvGeometry& geometry) const;
+  // What was asked for and changes nothing for this model, one line each, for the user.
+  std::vector<std::string> without_effect(const KvGeometry& geometry) const;
 };
 
 // The options of every command that computes: -m -c -ub -t and the KV types and budget.

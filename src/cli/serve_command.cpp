@@ -1,6 +1,7 @@
 // weir serve: the engine behind an HTTP interface.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -101,6 +102,19 @@ void print_needs(const Model& model, const Engine& engine, const EngineOptions& 
              stderr);
 }
 
+// Options that change nothing for this model: whoever gave them expects something else.
+void announce_without_effect(const ServeOptions& options, const KvGeometry& geometry) {
+  std::vector<std::string> lines = options.engine.kv_types.without_effect(geometry);
+  const bool has_local = std::ranges::any_of(geometry.layers, [](const KvLayer& layer) {
+    return layer.retention.kind != LayerKind::global;
+  });
+  if (options.rewind_bound != "auto" && !has_local)
+    lines.push_back(
+        "--rewind-bound has no effect: this model has no local layers, and going back "
+        "reads less than a block again");
+  for (const std::string& line : lines) std::fprintf(stderr, "weir: %s\n", line.c_str());
+}
+
 // Until a signal asks to stop, and all is stopped; a second one ends the process where it is.
 void serve_until_stopped(ApiServer& server, std::chrono::seconds grace) {
   const sigset_t signals = stop_signals();
@@ -157,16 +171,19 @@ int run(const ServeOptions& options) {
   if (!engine_options) return report(engine_options.error());
   if (Status s = set_sharing(options, *engine_options); !s.ok()) return report(s);
   if (server->keys) engine_options->tenants = server->keys->tenants();
+  engine_options->on_warning = [](const std::string& warning) {
+    std::fprintf(stderr, "weir: %s\n", warning.c_str());
+  };
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   const Result<Bytes> compute = expected_compute(**model, *device, *engine_options);
   if (!compute) return report(compute.error());
   Result<std::unique_ptr<Engine>> engine = Engine::create(**model, *device, *engine_options);
   if (!engine) return report(engine.error());
-  print_needs(**model, **engine, *engine_options, *compute);
-
   Result<std::unique_ptr<ApiServer>> started =
       ApiServer::start(**model, **engine, std::move(*server));
   if (!started) return report(started.error());
+  announce_without_effect(options, (*model)->geometry());
+  print_needs(**model, **engine, *engine_options, *compute);
   std::printf("listening on %s\n", (*started)->http().url().c_str());
   std::fflush(stdout);
   serve_until_stopped(**started, std::chrono::seconds(options.grace_seconds));
