@@ -13,7 +13,7 @@ packages=(
   clang-16 lld-16 libclang-rt-16-dev    # compiler, linker, sanitizers and libFuzzer
   g++ cmake ninja-build                 # GCC build, build system
   libhwy-dev libedit-dev nlohmann-json3-dev libcli11-dev libfmt-dev
-  libboost1.81-dev prometheus-cpp-dev
+  libboost1.81-dev prometheus-cpp-dev libssl-dev
   libgtest-dev libbenchmark-dev
   "$@"
 )

@@ -41,6 +41,8 @@ BlockPool::BlockPool(const KvGroup& group, Budget& budget, KvMemory& memory,
   live_ = budget.open(is_global ? Tag::live_global : Tag::live_local);
   kept_ = budget.open(is_global ? Tag::idle : Tag::restart);
   headroom_ = budget.open(Tag::step_headroom);
+  staging_in_ = budget.open(Tag::staging_in);
+  staging_out_ = budget.open(Tag::staging_out);
   free_bytes_ = budget.open(Tag::committed_free);
 }
 
@@ -138,7 +140,7 @@ std::vector<uint32_t> BlockPool::choose(int64_t n) const {
   return chosen;
 }
 
-Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
+Result<std::vector<uint32_t>> BlockPool::take(int64_t n, BlockUse use) {
   if (!has_slots(0, n)) {
     return Status(Code::over_budget,
                   "the address space of a KV pool ends at " + format_bytes(options_.address_space) +
@@ -159,7 +161,11 @@ Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
   if (Status s = commit_extents(new_extents); !s.ok()) return s;
 
   free_bytes_.merge(std::move(*room));
-  (as_headroom ? headroom_ : live_).merge(free_bytes_.split({n * block_bytes_}));
+  Slot taken_slot{.references = 1};
+  taken_slot.is_headroom = use == BlockUse::headroom;
+  taken_slot.is_staging = use == BlockUse::staging_in;
+  taken_slot.leases = taken_slot.is_staging ? 1 : 0;
+  bytes_of(taken_slot).merge(free_bytes_.split({n * block_bytes_}));
   for (const uint32_t slot : taken) {
     const Range range = extents_of(slot);
     if (static_cast<size_t>(range.end) > blocks_in_extent_.size()) {
@@ -173,7 +179,7 @@ Result<std::vector<uint32_t>> BlockPool::take(int64_t n, bool as_headroom) {
     if (slot >= slots_.size()) slots_.resize(slot + size_t{1});
     ready_.erase(slot);
     bare_.erase(slot);
-    slots_[slot] = {.references = 1, .keeps = 0, .is_sealed = false, .is_headroom = as_headroom};
+    slots_[slot] = taken_slot;
   }
   for (const int64_t e : new_extents) sort_slots(e);
   for (const uint32_t slot : taken) {
@@ -203,50 +209,68 @@ void BlockPool::sort_slots(int64_t extent) {
   }
 }
 
-void BlockPool::settle(uint32_t slot) {
-  Slot& s = slots_[slot];
-  if (!std::exchange(s.is_headroom, false)) return;
-  live_.merge(headroom_.split({block_bytes_}));
-}
-
 Reservation& BlockPool::bytes_of(const Slot& slot) {
   if (slot.is_headroom) return headroom_;
-  return slot.references > slot.keeps ? live_ : kept_;
+  if (slot.is_staging) return staging_in_;
+  if (slot.tables() > 0) return live_;
+  return slot.leases > 0 ? staging_out_ : kept_;
+}
+
+template <typename Edit>
+void BlockPool::change(uint32_t slot, Edit edit) {
+  Slot& s = slots_[slot];
+  Reservation& before = bytes_of(s);
+  edit(s);
+  Reservation& after = bytes_of(s);
+  if (&after != &before) after.merge(before.split({block_bytes_}));
+}
+
+void BlockPool::settle(uint32_t slot) {
+  change(slot, [](Slot& s) { s.is_headroom = false; });
 }
 
 void BlockPool::share(uint32_t slot) {
-  Slot& s = slots_[slot];
-  WEIR_CHECK(s.references > 0 && s.is_sealed);
-  if (s.references == s.keeps) live_.merge(kept_.split({block_bytes_}));
-  ++s.references;
+  WEIR_CHECK(slots_[slot].references > 0 && slots_[slot].is_sealed);
+  change(slot, [](Slot& s) { ++s.references; });
 }
 
 void BlockPool::drop(uint32_t slot) {
-  Slot& s = slots_[slot];
-  WEIR_CHECK(s.references > s.keeps);
-  if (s.references == 1) return free_slot(slot);
-  --s.references;
-  if (s.references == s.keeps) kept_.merge(live_.split({block_bytes_}));
+  WEIR_CHECK(slots_[slot].tables() > 0);
+  if (slots_[slot].references == 1) return free_slot(slot);
+  change(slot, [](Slot& s) { --s.references; });
 }
 
 void BlockPool::keep(uint32_t slot) {
-  Slot& s = slots_[slot];
-  WEIR_CHECK(s.references > 0 && s.is_sealed);
-  ++s.references;
-  ++s.keeps;
+  WEIR_CHECK(slots_[slot].references > 0 && slots_[slot].is_sealed);
+  change(slot, [](Slot& s) { ++s.references, ++s.keeps; });
 }
 
 void BlockPool::unkeep(uint32_t slot) {
-  Slot& s = slots_[slot];
-  WEIR_CHECK(s.keeps > 0);
-  if (s.references == 1) return free_slot(slot);
-  --s.references;
-  --s.keeps;
+  WEIR_CHECK(slots_[slot].keeps > 0);
+  if (slots_[slot].references == 1) return free_slot(slot);
+  change(slot, [](Slot& s) { --s.references, --s.keeps; });
+}
+
+void BlockPool::lease(uint32_t slot) {
+  WEIR_CHECK(slots_[slot].references > 0 && slots_[slot].is_sealed);
+  change(slot, [](Slot& s) { ++s.references, ++s.leases; });
+}
+
+void BlockPool::unlease(uint32_t slot) {
+  WEIR_CHECK(slots_[slot].leases > 0);
+  if (slots_[slot].references == 1) return free_slot(slot);
+  change(slot, [](Slot& s) { --s.references, --s.leases; });
+}
+
+void BlockPool::arrive(uint32_t slot) {
+  WEIR_CHECK(slots_[slot].is_staging);
+  change(slot, [](Slot& s) { s.is_staging = false, s.is_sealed = true; });
+  for (KvObserver* o : observers_) o->on_block_sealed(static_cast<int>(group_.id), slot);
 }
 
 void BlockPool::seal(uint32_t slot) {
   Slot& s = slots_[slot];
-  WEIR_CHECK(s.references == 1 && !s.is_headroom);
+  WEIR_CHECK(s.references == 1 && s.tables() == 1 && !s.is_headroom);
   if (std::exchange(s.is_sealed, true)) return;
   for (KvObserver* o : observers_) o->on_block_sealed(static_cast<int>(group_.id), slot);
 }
@@ -288,7 +312,7 @@ bool BlockPool::release_spares() {
 }
 
 void BlockPool::check_invariants() const {
-  int64_t live = 0, kept = 0, headroom = 0;
+  int64_t live = 0, kept = 0, headroom = 0, staging_in = 0, staging_out = 0;
   std::vector<int32_t> in_extent(blocks_in_extent_.size());
   for (int64_t slot = 0; slot < end_slot(); ++slot) {
     const Slot& s = slots_[static_cast<size_t>(slot)];
@@ -296,13 +320,20 @@ void BlockPool::check_invariants() const {
     WEIR_CHECK(ready_.contains(id) == (s.references == 0 && is_on_committed(slot)));
     WEIR_CHECK(bare_.contains(id) == (s.references == 0 && !is_on_committed(slot)));
     if (s.references == 0) {
-      WEIR_CHECK(!s.is_sealed && !s.is_headroom && s.keeps == 0);
+      WEIR_CHECK(!s.is_sealed && !s.is_headroom && !s.is_staging);
+      WEIR_CHECK(s.keeps == 0 && s.leases == 0);
       continue;
     }
     WEIR_CHECK(s.is_sealed || s.references == 1);
     WEIR_CHECK(!(s.is_sealed && s.is_headroom));
-    WEIR_CHECK(s.keeps <= s.references && (s.is_sealed || s.keeps == 0));
-    (s.is_headroom ? headroom : s.keeps < s.references ? live : kept) += block_bytes_;
+    WEIR_CHECK(s.keeps + s.leases <= s.references && (s.is_sealed || s.keeps == 0));
+    WEIR_CHECK(!s.is_staging || (!s.is_sealed && s.leases == 1));
+    WEIR_CHECK(s.is_sealed || s.is_staging || s.leases == 0);
+    (s.is_headroom    ? headroom
+     : s.is_staging   ? staging_in
+     : s.tables() > 0 ? live
+     : s.leases > 0   ? staging_out
+                      : kept) += block_bytes_;
     const Range range = extents_of(slot);
     for (int64_t e = range.begin; e < range.end; ++e) ++in_extent[static_cast<size_t>(e)];
   }
@@ -317,7 +348,8 @@ void BlockPool::check_invariants() const {
   const int64_t committed = extent_ * (used + static_cast<int64_t>(spares_.size()));
   WEIR_CHECK(live_.size().v == live && headroom_.size().v == headroom);
   WEIR_CHECK(kept_.size().v == kept);
-  WEIR_CHECK(free_bytes_.size().v == committed - live - kept - headroom);
+  WEIR_CHECK(staging_in_.size().v == staging_in && staging_out_.size().v == staging_out);
+  WEIR_CHECK(free_bytes_.size().v == committed - live - kept - headroom - staging_in - staging_out);
 }
 
 }  // namespace weir

@@ -16,6 +16,13 @@
 
 namespace weir {
 
+// What a block is taken for.
+enum class BlockUse : uint8_t {
+  live,        // a table's
+  headroom,    // a step's, until settled
+  staging_in,  // a tier's, which fills it; until it has arrived
+};
+
 // The blocks of one group, side by side in one stretch of address space, cut into extents that are
 // committed while a block touches them. The budget pays for committed extents: blocks under their
 // own tag, the rest as committed_free. Free slots are taken lowest first, so that high extents
@@ -48,9 +55,9 @@ class BlockPool {
   // The same, negative if bytes come back, after the blocks of `freed` went and without spares.
   Bytes change(std::span<const uint32_t> freed, int64_t n) const;
 
-  // n blocks, open, with one reference each; as headroom of a step until settled. All or nothing.
+  // n blocks, open, with one reference each; for staging in, that is a lease. All or nothing.
   // Errors: over_budget, io_error.
-  Result<std::vector<uint32_t>> take(int64_t n, bool as_headroom);
+  Result<std::vector<uint32_t>> take(int64_t n, BlockUse use);
   // Gives empty extents back that were kept. False if there were none.
   bool release_spares();
   void settle(uint32_t slot);  // headroom becomes live
@@ -61,24 +68,34 @@ class BlockPool {
   // The same for references of the prefix index: a block that only they hold is kept, not live.
   void keep(uint32_t slot);
   void unkeep(uint32_t slot);
+  // The same for a tier that reads the block: it is neither freed nor written meanwhile.
+  void lease(uint32_t slot);
+  void unlease(uint32_t slot);
+  void arrive(uint32_t slot);  // a staged block is filled: sealed, its lease remains
   void seal(uint32_t slot);    // full: never written again
   void reopen(uint32_t slot);  // its only owner cut it back
 
   uint32_t references(uint32_t slot) const { return slots_[slot].references; }
   // Those of `references` that are the prefix index's.
   uint32_t keeps(uint32_t slot) const { return slots_[slot].keeps; }
+  uint32_t leases(uint32_t slot) const { return slots_[slot].leases; }
   bool is_kept_only(uint32_t slot) const {
     return slots_[slot].keeps > 0 && slots_[slot].keeps == slots_[slot].references;
   }
   bool is_sealed(uint32_t slot) const { return slots_[slot].is_sealed; }
   bool is_headroom(uint32_t slot) const { return slots_[slot].is_headroom; }
   std::byte* memory(uint32_t slot) const { return base_ + int64_t{slot} * block_bytes_; }
+  std::span<std::byte> contents(uint32_t slot) const {
+    return {memory(slot), static_cast<size_t>(block_bytes_)};
+  }
   const KvGroup& group() const { return group_; }
 
   Bytes block_bytes() const { return {block_bytes_}; }
   Bytes live() const { return live_.size(); }
   Bytes kept() const { return kept_.size(); }
   Bytes headroom() const { return headroom_.size(); }
+  Bytes staging_in() const { return staging_in_.size(); }
+  Bytes staging_out() const { return staging_out_.size(); }  // leased, and no table's
   Bytes committed_free() const { return free_bytes_.size(); }
   int64_t end_slot() const { return static_cast<int64_t>(slots_.size()); }
 
@@ -87,10 +104,13 @@ class BlockPool {
 
  private:
   struct Slot {
-    uint32_t references = 0;  // of tables and of the index
+    uint32_t references = 0;  // of tables, of the index and of tiers
     uint32_t keeps = 0;       // of the index
+    uint32_t leases = 0;      // of tiers
     bool is_sealed = false;
     bool is_headroom = false;
+    bool is_staging = false;
+    uint32_t tables() const { return references - keeps - leases; }
   };
   struct Range {
     int64_t begin, end;
@@ -110,6 +130,9 @@ class BlockPool {
   void free_slot(uint32_t slot);
   void give_back(int64_t extent);
   Reservation& bytes_of(const Slot& slot);
+  // Applies `edit` to the slot; its bytes follow to where they belong then.
+  template <typename Edit>
+  void change(uint32_t slot, Edit edit);
 
   const KvGroup& group_;
   Budget& budget_;
@@ -126,7 +149,7 @@ class BlockPool {
   std::set<uint32_t> bare_;                // the other free ones
   std::vector<int32_t> blocks_in_extent_;  // taken blocks that touch it
   std::set<int64_t> spares_;               // extents that are committed without a block
-  Reservation live_, kept_, headroom_, free_bytes_;
+  Reservation live_, kept_, headroom_, staging_in_, staging_out_, free_bytes_;
 };
 
 }  // namespace weir

@@ -26,7 +26,7 @@ struct PoolTest : testing::Test {
   }
 
   std::vector<uint32_t> take(int64_t n) {
-    std::vector<uint32_t> slots = pool->take(n, false).value();
+    std::vector<uint32_t> slots = pool->take(n, BlockUse::live).value();
     pool->check_invariants();
     return slots;
   }
@@ -90,7 +90,7 @@ TEST_F(PoolTest, ForeseesWhatFreeingAndTakingCommits) {
 
 TEST_F(PoolTest, RefusesAllOrNothing) {
   budget.set_limit({2 * 4096});
-  const auto refused = pool->take(9, false);
+  const auto refused = pool->take(9, BlockUse::live);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::over_budget);
   EXPECT_EQ(budget.used().v, 0);
@@ -98,15 +98,16 @@ TEST_F(PoolTest, RefusesAllOrNothing) {
   budget.set_limit({1 << 20});
   EXPECT_FALSE(pool->has_slots(0, 33));
   EXPECT_TRUE(pool->has_slots(1, 33));
-  EXPECT_EQ(pool->take(33, false).error().code(), Code::over_budget);  // 40 slots of address space
-  EXPECT_TRUE(pool->take(32, false).ok());
+  EXPECT_EQ(pool->take(33, BlockUse::live).error().code(),
+            Code::over_budget);  // 40 slots of address space
+  EXPECT_TRUE(pool->take(32, BlockUse::live).ok());
   pool->check_invariants();
 }
 
 TEST_F(PoolTest, FailedCommitLeavesNothing) {
   take(4);
   memory.fail_commit_after(0);
-  const auto failed = pool->take(8, false);
+  const auto failed = pool->take(8, BlockUse::live);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code(), Code::io_error);
   EXPECT_EQ(budget.used().v, 4096);
@@ -115,7 +116,7 @@ TEST_F(PoolTest, FailedCommitLeavesNothing) {
   take(12);
   for (uint32_t slot = 4; slot < 8; ++slot) drop(slot);
   memory.fail_commit_after(1);
-  EXPECT_FALSE(pool->take(5, false).ok());
+  EXPECT_FALSE(pool->take(5, BlockUse::live).ok());
   EXPECT_EQ(memory.committed(), 3 * 4096);
   EXPECT_EQ(budget.used().v, 3 * 4096);
   pool->check_invariants();
@@ -137,7 +138,7 @@ TEST_F(PoolTest, OpenBlockCannotBeShared) {
 }
 
 TEST_F(PoolTest, HeadroomIsTaggedUntilSettled) {
-  const std::vector<uint32_t> slots = pool->take(2, true).value();
+  const std::vector<uint32_t> slots = pool->take(2, BlockUse::headroom).value();
   EXPECT_EQ(budget.used(Tag::step_headroom).v, 2048);
   pool->settle(slots[0]);
   EXPECT_EQ(budget.used(Tag::step_headroom).v, 1024);
@@ -192,7 +193,7 @@ TEST(PoolSpares, AFewEmptyExtentsStayUntilTheyAreWanted) {
           layout.groups[0], budget, memory, observers,
           {.address_space = {1 << 20}, .extent = {4096}, .poison = true, .spare_extents = 2})
           .value();
-  const std::vector<uint32_t> slots = pool->take(16, false).value();
+  const std::vector<uint32_t> slots = pool->take(16, BlockUse::live).value();
   for (const uint32_t slot : slots) {
     pool->drop(slot);
     pool->check_invariants();
@@ -201,7 +202,7 @@ TEST(PoolSpares, AFewEmptyExtentsStayUntilTheyAreWanted) {
   EXPECT_EQ(budget.used(Tag::committed_free).v, 2 * 4096);
   EXPECT_EQ(pool->need(8).v, 0);
   EXPECT_EQ(pool->need(9).v, 4096);
-  const std::vector<uint32_t> again = pool->take(8, false).value();
+  const std::vector<uint32_t> again = pool->take(8, BlockUse::live).value();
   EXPECT_EQ(memory.committed(), 2 * 4096);
   for (const uint32_t slot : again) pool->drop(slot);
   pool->check_invariants();

@@ -78,6 +78,7 @@ class Budget {
 
   // Tests: refuses the reservation after `passes` more that succeed, once. Negative: never.
   void refuse_after(int64_t passes) { refuse_after_.store(passes); }
+  bool will_refuse() const { return refuse_after_.load() >= 0; }
 
  private:
   friend class Reservation;

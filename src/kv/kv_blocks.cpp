@@ -29,14 +29,28 @@ void KvCache::Impl::forget_owner(size_t g, uint32_t slot) {
   owner = {};
 }
 
+void KvCache::Impl::lose_reference(size_t g, uint32_t slot) {
+  const uint32_t left = pools[g]->references(slot) - 1;
+  if (left == 0) {
+    forget_owner(g, slot);
+  } else if (left == pools[g]->leases(slot)) {
+    unname(g, slot);
+  }
+}
+
 void KvCache::Impl::drop(size_t g, uint32_t slot) {
-  if (pools[g]->references(slot) == 1) forget_owner(g, slot);
+  lose_reference(g, slot);
   pools[g]->drop(slot);
 }
 
 void KvCache::Impl::unkeep(size_t g, uint32_t slot) {
-  if (pools[g]->references(slot) == 1) forget_owner(g, slot);
+  lose_reference(g, slot);
   pools[g]->unkeep(slot);
+}
+
+void KvCache::Impl::unlease(size_t g, uint32_t slot) {
+  if (pools[g]->references(slot) == 1) forget_owner(g, slot);
+  pools[g]->unlease(slot);
 }
 
 void KvCache::Impl::name(size_t g, uint32_t slot, PrefixNode& node) {

@@ -44,6 +44,7 @@ KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 KvCache::~KvCache() {
   WEIR_CHECK(impl_->step.empty());
+  impl_->drain_tier();
   while (!impl_->sequences.empty()) release(impl_->sequences.begin()->first);
   while (!impl_->namespaces.empty()) close_namespace(impl_->namespaces.begin()->first);
 }
@@ -217,9 +218,15 @@ KvUsage KvCache::usage() const {
     (is_global ? usage.global : usage.local) += pool->live();
     usage.headroom += pool->headroom();
     (is_global ? usage.idle : usage.restart) += pool->kept();
+    usage.staging += pool->staging_in() + pool->staging_out();
     usage.committed_free += pool->committed_free();
   }
-  usage.metadata = impl_->metadata.size() + impl_->step_metadata.size();
+  for (const auto& [id, load] : impl_->tier.loads) {
+    usage.metadata += load.nodes.size();
+    usage.tier_memory += load.memory.size();
+  }
+  usage.tier_memory += impl_->tier.write_memory.size();
+  usage.metadata += impl_->metadata.size() + impl_->step_metadata.size();
   return usage;
 }
 

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -11,6 +13,7 @@
 #include "geometry/kv_layout.h"
 #include "kv/budget.h"
 #include "kv/kv_memory.h"
+#include "kv/kv_tier.h"
 #include "kv/prefix_match.h"
 #include "kv/restart.h"
 #include "kv/step.h"
@@ -53,10 +56,12 @@ struct KvCacheOptions {
 struct KvUsage {
   Bytes global;  // blocks of global groups, each counted once however many share it
   Bytes local;
-  Bytes headroom;  // new local blocks of the step under way
-  Bytes idle;      // global blocks that no sequence holds
-  Bytes restart;   // local blocks that only restart points keep
-  Bytes metadata;  // nodes of the prefix index, and what it remembers of evicted ones
+  Bytes headroom;     // new local blocks of the step under way
+  Bytes idle;         // global blocks that no sequence holds
+  Bytes restart;      // local blocks that only restart points keep
+  Bytes staging;      // blocks on their way from and to a tier, those of sequences left out
+  Bytes metadata;     // nodes of the prefix index, and what it remembers of evicted ones
+  Bytes tier_memory;  // for operations of the tier; what it takes for itself left out
   Bytes committed_free;
   // Of sequences.
   Bytes resident() const { return global + local + headroom; }
@@ -151,6 +156,32 @@ class KvCache {
   Bytes drop(NamespaceId id, std::span<const int32_t> tokens, int64_t from);
   // `unique` is what drop() of the same arguments would free.
   ChainBytes bytes_of(NamespaceId id, std::span<const int32_t> tokens, int64_t from = 0) const;
+
+  // --- a tier below RAM (docs/tiers.md) ---------------------------------------------------------
+  // Once, before anything is named. Namespaces with a salt take part, and find what namespaces of
+  // the same salt left, in other processes too. Errors: over_budget.
+  Status set_tier(KvTierOptions options);
+  void set_tier_salt(NamespaceId id, std::string_view salt);
+  // Takes in what the tier has finished. Never waits; not during a step, nor by itself: call it
+  // between steps.
+  void poll_tier();
+  bool has_tier_work() const;  // something is under way
+  // Starts to write what would be evicted next, until `ready` bytes could be freed at once, with at
+  // most `most` bytes of blocks on their way at a time. Those are pinned until they are written.
+  void write_behind(Bytes most);
+  // Starts to write all that is known of a chain, as far as the tier takes it. True once it has it
+  // all; call it again, after poll_tier, while it is false.
+  bool demote(NamespaceId id, std::span<const int32_t> tokens);
+
+  // Looks into the tier for what is missing of `prompt`, and reads it into blocks of the index,
+  // evicting if the policy allows. Nothing if there is nothing to ask. A load must be ended, before
+  // its namespace is closed.
+  std::optional<LoadId> start_load(NamespaceId id, std::span<const int32_t> prompt);
+  LoadState load_state(LoadId load) const;
+  // Ends a load, also one that is under way, and matches its prompt. The reason is load_failed if
+  // the tier promised more than is there now.
+  PrefixMatch end_load(LoadId load);
+  const TierCounters& tier_counters() const;
 
   // --- sequences ---------------------------------------------------------------------------
   // Unnamed: nothing of it is ever shared but by fork().

@@ -12,6 +12,7 @@
 #include "geometry/window.h"
 #include "kv/block_pool.h"
 #include "kv/kv_cache.h"
+#include "kv/kv_tier_impl.h"
 #include "kv/sequence.h"
 
 namespace weir {
@@ -44,6 +45,7 @@ struct KvCache::Impl {
   struct Namespace {
     PrefixNode* root = nullptr;
     Bytes bytes, floor, ceiling;
+    std::optional<Digest> tier_root;  // if it takes part in the tier
     bool is_closed = false;
   };
   // What an operation wants to take.
@@ -51,7 +53,7 @@ struct KvCache::Impl {
     // Asked again after each eviction: an eviction may leave a shared block with one owner.
     std::function<Counts()> counts;
     std::span<const SeqId> keep = {};  // never evicted for it
-    bool local_as_headroom = false;
+    BlockUse global_use = BlockUse::live, local_use = BlockUse::live;
     Bytes metadata = {};
     std::map<NamespaceId, Bytes> growth = {};  // block bytes by namespace, at most
   };
@@ -82,6 +84,7 @@ struct KvCache::Impl {
   int64_t restart_limit = 16, rewind_bound = 0;
   KvCounters counters;
   std::function<Status()> resume_fault;  // for tests
+  TierSide tier;
 
   size_t n_groups() const { return layout.groups.size(); }
   int64_t block_tokens() const { return layout.format.block_tokens; }
@@ -103,6 +106,9 @@ struct KvCache::Impl {
   void own(size_t g, uint32_t slot, NamespaceId id);
   void drop(size_t g, uint32_t slot);    // one table less
   void unkeep(size_t g, uint32_t slot);  // one node or restart point less
+  void unlease(size_t g, uint32_t slot);
+  // Before a reference goes: what nobody but a tier holds then loses its name and owner.
+  void lose_reference(size_t g, uint32_t slot);
   void name(size_t g, uint32_t slot, PrefixNode& node);
   void unname(size_t g, uint32_t slot);
   // Before its only owner writes to it again.
@@ -198,6 +204,56 @@ struct KvCache::Impl {
   bool evict_one(const Evictable& from, int64_t bytes_missing);
   void evict(const EvictionCandidate& unit, PrefixNode* node);
 
+  // --- the tier: what is under way (kv_tier.cpp), out (kv_demote.cpp), in (kv_load.cpp) ---
+  using Load = TierSide::Load;
+  using NodeBlock = std::pair<PrefixNode*, size_t>;  // and its group
+  static uint32_t bit(size_t g) { return uint32_t{1} << g; }
+  bool uses_tier(NamespaceId id) const { return tier.tier() && space(id).tier_root.has_value(); }
+  void take_in(const TierDone& done);
+  void drain_tier();
+  void check_tier() const;
+
+  std::vector<NodeBlock> blocks_of(const EvictionCandidate& unit, PrefixNode& node) const;
+  std::vector<NodeBlock> global_blocks(PrefixNode& last, int64_t first) const;
+  void add_run(std::vector<NodeBlock>& blocks, const PrefixNode& node) const;
+  void drop_stored(std::vector<NodeBlock>& blocks) const;
+  bool is_worth_storing(const EvictionCandidate& unit, const PrefixNode& node,
+                        const std::vector<NodeBlock>& blocks) const;
+  std::vector<Digest> names_of(const PrefixNode& node) const;
+  std::vector<std::byte> header_of(const NodeBlock& block, const std::vector<Digest>& names) const;
+  RecordKey key_of(const NodeBlock& block, const std::vector<Digest>& names) const;
+  // False if the tier takes no more, or `most` bytes are on their way.
+  bool write(const NodeBlock& block, const std::vector<Digest>& names);
+  bool write_all(const std::vector<NodeBlock>& blocks, const PrefixNode& deepest, Bytes most);
+  Bytes being_written() const;
+  void copy_out(const EvictionCandidate& unit, PrefixNode& node);
+  void written(TierSide::Write write, bool is_ok);
+  void erase_records(NamespaceId id, std::span<const int32_t> tokens, int64_t from);
+
+  std::vector<PrefixNode*> path_of(const Load& load) const;
+  bool reserve_memory(Load& load, Bytes size);
+  bool ask(Load& load);
+  Boundaries::Start start_in_ram(const std::vector<PrefixNode*>& path) const;
+  // Where to start with the blocks that are in RAM and those for which more(g, i) is true.
+  template <typename More>
+  Boundaries::Start best_start(const Load& load, const std::vector<PrefixNode*>& path,
+                               More more) const;
+  void read_found(LoadId id, Load& load, const std::vector<bool>& held);
+  std::vector<TierSide::Part> parts_for(const Load& load, const std::vector<PrefixNode*>& path,
+                                        const Boundaries::Start& start) const;
+  Status take_parts(Load& load, const std::vector<PrefixNode*>& path,
+                    const Boundaries::Start& start);
+  void hold_path(Load& load, PrefixNode& end);
+  void leave_path(Load& load);
+  void ask_for_parts(LoadId id, Load& load);
+  void arrived(LoadId id, size_t part, bool is_ok);
+  void install(Load& load);
+  PrefixNode& install_nodes(Load& load, const std::vector<PrefixNode*>& path,
+                            const Boundaries::Start& start);
+  void end(Load& load);
+  void release_parts(Load& load);
+  void forget_load_if_over(LoadId id);
+
   // --- steps (step.cpp) ---
   std::vector<StepItemState> plan(std::span<const StepItem> items) const;
   Counts new_block_counts(const std::vector<StepItemState>& items) const;
@@ -228,11 +284,26 @@ struct KvCache::Impl {
 
   void check_sequence(const Sequence& s) const;
   std::vector<uint32_t> count_keeps(size_t g) const;
+  std::vector<uint32_t> count_leases(size_t g) const;
   void check_references() const;
   void check_path(const Sequence& s) const;
   void check_index() const;
   void check_namespaces() const;
   void check_invariants() const;
 };
+
+template <typename Visit>
+bool KvCache::Impl::for_run(const PrefixNode& end, Visit visit) const {
+  for (size_t g = 0; g < n_groups(); ++g) {
+    if (!layout.is_local(layout.groups[g])) continue;
+    const PrefixNode* node = &end;
+    for (int64_t n = restart_blocks(retention(g), end.end(), block_tokens()); n > 0; --n) {
+      if (node->blocks[g] == PrefixNode::kNoBlock) return false;
+      visit(g, node->blocks[g]);
+      node = node->parent;
+    }
+  }
+  return true;
+}
 
 }  // namespace weir

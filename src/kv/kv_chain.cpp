@@ -34,6 +34,11 @@ void KvCache::Impl::remove_leaf(PrefixNode& leaf, bool remember) {
     unname(g, slot);
     if (!layout.is_local(layout.groups[g])) unkeep(g, slot);
   }
+  if (leaf.writing != 0) {
+    for (auto& [ticket, write] : tier.writes) {
+      if (write.node == &leaf) write.node = nullptr;
+    }
+  }
   if (leaf.pins > 0) std::erase_if(pins, [&](const auto& pin) { return pin.second == &leaf; });
   leaf.pins = 0;
   if (remember) ghosts.remember(leaf.path_hash);
@@ -76,6 +81,8 @@ Bytes KvCache::drop(NamespaceId id, std::span<const int32_t> tokens, int64_t fro
   PrefixNode& root = *impl.space(id).root;
   PrefixNode* node = impl.drop_upwards(&impl.index.find(root, tokens), from);
   // What was in front of the dropped part may be worth nothing without it.
+  const int64_t left = node->is_root() ? 0 : node->end();
+  impl.erase_records(id, tokens, std::max(from, left));
   impl.trim_chain(node);
   return before - impl.space(id).bytes;
 }

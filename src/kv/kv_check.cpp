@@ -70,6 +70,9 @@ void KvCache::Impl::check_index() const {
     for (const PrefixNode* n = s.tail; n && !n->is_root(); n = n->parent) ++live[n];
     WEIR_CHECK(!s.latest || (s.is_named() && s.latest->index <= s.tail->index));
   }
+  for (const auto& [id, load] : tier.loads) {
+    for (const PrefixNode* n = load.base; n && !n->is_root(); n = n->parent) ++live[n];
+  }
   for (const auto& [id, node] : pins) ++pinned[node];
   for (const PrefixNode* node : index.all()) {
     WEIR_CHECK(live[node] == node->live && pinned[node] == node->pins);
@@ -112,7 +115,7 @@ void KvCache::Impl::check_namespaces() const {
   WEIR_CHECK(bytes.size() == namespaces.size());
 }
 
-// Every reference is a table's, the step's, a node's or a restart point's.
+// Every reference is a table's, the step's, a node's, a restart point's or a lease.
 std::vector<uint32_t> KvCache::Impl::count_keeps(size_t g) const {
   std::vector<uint32_t> keeps(static_cast<size_t>(pools[g]->end_slot()));
   for (const PrefixNode* node : index.all()) {
@@ -127,6 +130,21 @@ std::vector<uint32_t> KvCache::Impl::count_keeps(size_t g) const {
     }
   }
   return keeps;
+}
+
+std::vector<uint32_t> KvCache::Impl::count_leases(size_t g) const {
+  std::vector<uint32_t> leases(static_cast<size_t>(pools[g]->end_slot()));
+  for (const auto& [ticket, write] : tier.writes) {
+    if (write.group == g) ++leases[write.slot];
+  }
+  for (const auto& [id, load] : tier.loads) {
+    for (const TierSide::Part& part : load.parts) {
+      if (part.group == g && part.state != TierSide::Part::State::released) ++leases[part.slot];
+    }
+    if (layout.is_local(layout.groups[g])) continue;
+    for (const PrefixNode* n = load.base; n && !n->is_root(); n = n->parent) ++leases[n->blocks[g]];
+  }
+  return leases;
 }
 
 void KvCache::Impl::check_references() const {
@@ -146,9 +164,11 @@ void KvCache::Impl::check_references() const {
         WEIR_CHECK(pools[g]->is_headroom(slot) == layout.is_local(layout.groups[g]));
       }
     }
+    const std::vector<uint32_t> leased = count_leases(g);
     for (uint32_t slot = 0; slot < references.size(); ++slot) {
       WEIR_CHECK(kept[slot] == pools[g]->keeps(slot));
-      WEIR_CHECK(references[slot] + kept[slot] == pools[g]->references(slot));
+      WEIR_CHECK(leased[slot] == pools[g]->leases(slot));
+      WEIR_CHECK(references[slot] + kept[slot] + leased[slot] == pools[g]->references(slot));
     }
   }
 }
@@ -159,6 +179,7 @@ void KvCache::Impl::check_invariants() const {
   check_index();
   check_namespaces();
   check_references();
+  check_tier();
 
   // What cannot be wrong in one pool alone: the budget counts no byte twice and none too few.
   Bytes tags, headroom, free;

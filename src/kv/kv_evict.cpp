@@ -96,6 +96,7 @@ KvCache::Impl::Evictable KvCache::Impl::without_protected(
 }
 
 void KvCache::Impl::evict(const EvictionCandidate& unit, PrefixNode* node) {
+  if (node) copy_out(unit, *node);
   switch (unit.kind) {
     case EvictionCandidate::Kind::sequence:
       drop_all(at(unit.seq));
@@ -115,6 +116,7 @@ void KvCache::Impl::evict(const EvictionCandidate& unit, PrefixNode* node) {
       break;
     }
   }
+  tier.has_news = true;
   for (KvObserver* o : observers) o->on_evicted(unit);
 }
 

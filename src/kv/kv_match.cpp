@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kv/boundaries.h"
 #include "kv/kv_cache_impl.h"
 
 namespace weir {
@@ -22,38 +23,6 @@ const char* miss_reason_name(MissReason reason) {
   return "unknown";
 }
 
-namespace {
-
-// Goes along a path and notes the boundaries at which each group could restart.
-class Boundaries {
- public:
-  explicit Boundaries(const KvLayout& layout) : layout_(layout), runs_(layout.groups.size(), 0) {
-    group_tokens.assign(layout.groups.size(), 0);
-  }
-
-  void pass(const PrefixNode& node) {
-    const int64_t p = node.end();
-    bool all = true;
-    for (size_t g = 0; g < runs_.size(); ++g) {
-      const Retention r = layout_.groups[g].retention;
-      runs_[g] = node.blocks[g] == PrefixNode::kNoBlock ? 0 : runs_[g] + 1;
-      const bool is_valid = runs_[g] >= restart_blocks(r, p, layout_.format.block_tokens);
-      if (is_valid) group_tokens[g] = p;
-      all = all && is_valid;
-    }
-    if (all) restart = p;
-  }
-
-  std::vector<int64_t> group_tokens;
-  int64_t restart = 0;  // the last boundary where all groups can
-
- private:
-  const KvLayout& layout_;
-  std::vector<int64_t> runs_;  // blocks present in a row
-};
-
-}  // namespace
-
 PrefixMatch KvCache::match(NamespaceId id, std::span<const int32_t> prompt) const {
   const Impl& impl = *impl_;
   const size_t B = static_cast<size_t>(impl.block_tokens());
@@ -66,19 +35,16 @@ PrefixMatch KvCache::match(NamespaceId id, std::span<const int32_t> prompt) cons
     const PrefixNode* next = impl.index.child(*node, prompt.subspan(at, B));
     if (!next) break;
     node = next;
-    boundaries.pass(*node);
+    boundaries.pass([&](size_t g) { return node->blocks[g] != PrefixNode::kNoBlock; });
   }
   // A node has all its global blocks, so the path ends where the global groups do.
   const int64_t global = static_cast<int64_t>(at);
   PrefixMatch match;
+  const Boundaries::Start start = boundaries.best();
   match.group_tokens = std::move(boundaries.group_tokens);
-  match.tokens = boundaries.restart;
+  match.tokens = start.tokens;
+  match.heal_tokens = start.heal_tokens;
   match.common = global + impl.index.common_with_child(*node, prompt.subspan(at));
-  const int64_t healing = replay_start(impl.layout, global);
-  if (healing > match.tokens) {
-    match.tokens = global;
-    match.heal_tokens = global - healing;
-  }
 
   uint64_t hash = node->path_hash;
   int64_t stored = global;  // once; the memory of it has gaps

@@ -27,6 +27,7 @@ void KvCache::Impl::cut_path(Sequence& s, int64_t n) {
   s.open_tokens.resize(static_cast<size_t>(n % B));
   if (s.latest && s.latest->index > s.tail->index) s.latest = nullptr;
   if (old != s.tail) {
+    tier.has_news = true;
     old->last_use = clock;
     trim_chain(old);
   }
@@ -139,6 +140,9 @@ void KvCache::close_namespace(NamespaceId id) {
   WEIR_CHECK(impl_->step.empty());
   Impl& impl = *impl_;
   impl.space(id).is_closed = true;
+  for (const auto& [load_id, load] : impl.tier.loads) {
+    WEIR_CHECK(load.name_space != id || load.is_cancelled);
+  }
   const auto is_of = [&](const PrefixNode* node) { return node->name_space == id; };
   std::vector<PinId> pinned;
   for (const auto& [pin, node] : impl.pins) {

@@ -10,20 +10,6 @@
 
 namespace weir {
 
-template <typename Visit>
-bool KvCache::Impl::for_run(const PrefixNode& end, Visit visit) const {
-  for (size_t g = 0; g < n_groups(); ++g) {
-    if (!layout.is_local(layout.groups[g])) continue;
-    const PrefixNode* node = &end;
-    for (int64_t n = restart_blocks(retention(g), end.end(), block_tokens()); n > 0; --n) {
-      if (node->blocks[g] == PrefixNode::kNoBlock) return false;
-      visit(g, node->blocks[g]);
-      node = node->parent;
-    }
-  }
-  return true;
-}
-
 bool KvCache::Impl::has_run(const PrefixNode& node) const {
   return for_run(node, [](size_t, uint32_t) {});
 }
@@ -49,6 +35,7 @@ bool KvCache::Impl::mark(PrefixNode& node, RestartKind kind) {
   }
   for_run(node, [&](size_t g, uint32_t slot) { pools[g]->keep(slot); });
   index.set_restart(node, {kind, clock});
+  tier.has_news = true;
   return true;
 }
 

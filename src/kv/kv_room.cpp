@@ -128,7 +128,13 @@ Status KvCache::Impl::make_room(const Room& room) {
 
 void KvCache::Impl::give_back(const Slots& taken) {
   for (size_t g = 0; g < n_groups(); ++g) {
-    for (const uint32_t slot : taken[g]) pools[g]->drop(slot);
+    for (const uint32_t slot : taken[g]) {
+      if (pools[g]->leases(slot) > 0) {
+        pools[g]->unlease(slot);
+      } else {
+        pools[g]->drop(slot);
+      }
+    }
   }
 }
 
@@ -137,8 +143,8 @@ Result<KvCache::Impl::Slots> KvCache::Impl::take(const Room& room) {
   const Counts wanted = room.counts();
   Slots taken(n_groups());
   for (size_t g = 0; g < n_groups(); ++g) {
-    const bool as_headroom = room.local_as_headroom && layout.is_local(layout.groups[g]);
-    Result<std::vector<uint32_t>> slots = pools[g]->take(wanted[g], as_headroom);
+    const BlockUse use = layout.is_local(layout.groups[g]) ? room.local_use : room.global_use;
+    Result<std::vector<uint32_t>> slots = pools[g]->take(wanted[g], use);
     if (!slots) {
       // Another thread took the bytes, or the system has no memory.
       give_back(taken);

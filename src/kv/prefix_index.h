@@ -33,8 +33,9 @@ struct PrefixNode {
   uint64_t path_hash = 0;                           // of the root and all tokens up to here
   int64_t index = -1;                               // covers tokens [index*B, (index+1)*B)
   uint32_t n_children = 0;
-  uint32_t live = 0;  // running sequences whose path it is on
-  uint32_t pins = 0;  // that end here
+  uint32_t live = 0;                 // running sequences, and loads, whose path it is on
+  uint32_t pins = 0;                 // that end here
+  uint32_t stored = 0, writing = 0;  // bit g: the tier has, or is getting, the block of group g
   uint64_t last_use = 0;
   NamespaceId name_space{};
   std::optional<Restart> restart;  // at its end

@@ -153,7 +153,7 @@ Result<Step> KvCache::plan_step(std::span<const StepItem> items) {
   const Bytes nodes = impl_->node_need(planned);
   Result<Impl::Slots> taken = impl_->take({.counts = [&] { return counts; },
                                            .keep = keep,
-                                           .local_as_headroom = true,
+                                           .local_use = BlockUse::headroom,
                                            .metadata = nodes,
                                            .growth = impl_->growth_of(planned)});
   if (!taken) return taken.error();

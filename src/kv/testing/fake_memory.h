@@ -52,6 +52,7 @@ class FakeMemory final : public KvMemory {
 
   int64_t committed() const { return committed_; }
   void fail_commit_after(int64_t passes) { fail_commit_after_ = passes; }  // negative: never
+  bool will_fail_commit() const { return fail_commit_after_ >= 0; }
   void fail_reserve(bool fail) { fail_reserve_ = fail; }
 
  private:

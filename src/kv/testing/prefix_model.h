@@ -6,31 +6,31 @@
 #include <string>
 #include <vector>
 
-#include "kv/testing/prefix_model_state.h"
+#include "kv/testing/prefix_model_tier.h"
 
 namespace weir {
 
 // Named sequences, restart points and evictions against token lists and definitions. Applies each
 // operation to a KvCache and compares afterwards: every row read is followed through the layers of
 // a model of fingerprints, and every match is held to the oracle's best.
-class PrefixModel : public PrefixModelState {
+class PrefixModel : public PrefixModelTier {
  public:
-  explicit PrefixModel(const PrefixStream& stream) : PrefixModelState(stream) {}
+  explicit PrefixModel(const PrefixStream& stream) : PrefixModelTier(stream) {}
 
   // What went wrong first, or nothing.
   std::optional<std::string> run(const std::vector<PrefixOp>& ops) {
     for (const PrefixOp& op : ops) {
       budget_.reset_peak();
       const int64_t most = std::max(budget_.limit().v, budget_.used().v);
-      const int64_t evicted_before = policy_.chosen;
+      const int64_t evicted_before = evictions_.n;
       const Known before = probe(op);
       apply(op);
       ++stats_.ops;
-      stats_.evicted += policy_.chosen - evicted_before;
+      stats_.evicted += evictions_.n - evicted_before;
       expect(budget_.peak().v <= std::max(most, budget_.limit().v), "passed the limit");
       check();
       check_match(op);
-      if (policy_.chosen == evicted_before && !may_lose(op.kind)) check_kept(before);
+      if (evictions_.n == evicted_before && !may_lose(op.kind)) check_kept(before);
       if (failure_) return failure_;
     }
     finish_all();
@@ -41,6 +41,7 @@ class PrefixModel : public PrefixModelState {
   // --- operations ---
   void apply(const PrefixOp& op) {
     const Args& a = op.args;
+    if (is_tier_op(op.kind)) return apply_to_tier(op);
     if (op.kind == PrefixOpKind::start || running_.empty()) return start(a, true);
     Running& r = running_[a[0] % running_.size()];
     switch (op.kind) {
@@ -315,18 +316,24 @@ class PrefixModel : public PrefixModelState {
     for (size_t i = running_.size(); i-- > 0;) {
       if (running_[i].space == gone) finish(i);
     }
+    for (size_t i = loading_.size(); i-- > 0;) {
+      if (loading_[i].space == gone) end_load(i);
+    }
     std::erase_if(texts_, [&](const Text& t) { return t.space == gone; });
     cache_->close_namespace(gone);
     spaces_[which] = cache_->open_namespace();
+    cache_->set_tier_salt(spaces_[which], salt_of(spaces_[which]));
   }
 
   void finish_all() {
     pressure_ = Reservation();
     while (!running_.empty()) finish(running_.size() - 1);
+    finish_tier();
     flush();
     cache_->check_invariants();
     const KvUsage usage = cache_->usage();
-    expect(budget_.used() == usage.metadata && memory_.committed() == 0, "leaked");
+    const Bytes fixed = usage.metadata + tier_memory_at_start_;
+    expect(budget_.used() == fixed && memory_.committed() == 0, "leaked");
     expect(usage.metadata.v == 0 || usage.metadata.v == config_.ghosts * 8, "leaked metadata");
   }
 };

@@ -11,6 +11,7 @@
 #include "kv/kv_cache.h"
 #include "kv/testing/fake_layers.h"
 #include "kv/testing/fake_memory.h"
+#include "kv/testing/memory_tier.h"
 #include "kv/testing/prefix_oracle.h"
 #include "kv/testing/prefix_stream.h"
 
@@ -22,7 +23,10 @@ class PrefixModelState {
  public:
   struct Stats {
     int64_t ops = 0, steps = 0, refused = 0, evicted = 0, matched = 0, healed = 0, missed = 0;
+    int64_t loads = 0, brought = 0, failed_loads = 0, written = 0, restarts = 0;
     Stats& operator+=(const Stats& o) {
+      loads += o.loads, brought += o.brought, failed_loads += o.failed_loads;
+      written += o.written, restarts += o.restarts;
       ops += o.ops, steps += o.steps, refused += o.refused, evicted += o.evicted;
       matched += o.matched, healed += o.healed, missed += o.missed;
       return *this;
@@ -47,6 +51,15 @@ class PrefixModelState {
     bool is_random = false, is_wrong = false;
     int64_t chosen = 0;
     CostAwareRecency standard;
+  };
+  struct Evictions final : KvObserver {
+    void on_evicted(const EvictionCandidate&) override { ++n; }
+    int64_t n = 0;
+  };
+  struct Loading {
+    LoadId id{};
+    NamespaceId space{};
+    Tokens prompt;
   };
   struct Text {
     NamespaceId space{};
@@ -75,24 +88,45 @@ class PrefixModelState {
   int64_t max_rows() const { return config_.block_tokens == 1 ? 50 : config_.block_tokens * 18; }
 
   explicit PrefixModelState(const PrefixStream& stream)
-      : config_(decode_config(stream)), oracle_(config_), policy_(config_.has_random_policy) {
+      : config_(decode_config(stream)),
+        oracle_(config_),
+        policy_(config_.has_random_policy),
+        tier_(stream.config[1] + 256u * stream.config[5]) {
     budget_.set_limit({config_.extents * kExtent});
-    KvLayout layout = fingerprint_layout(config_.block_tokens, config_.groups, config_.layers);
-    auto cache = KvCache::create(std::move(layout), budget_, memory_,
-                                 {.address_space = {(config_.extents + 6) * kExtent},
-                                  .max_context = 0,
-                                  .extent = {kExtent},
-                                  .poison = true,
-                                  .spare_extents = config_.spare_extents,
-                                  .ghosts = config_.ghosts,
-                                  .compare_duplicates = true,
-                                  .hash_mask = config_.hash_mask});
+    tier_.set_delay(config_.tier_delay);
+    if (config_.write_buffer > 0) tier_.set_write_buffer(budget_, {config_.write_buffer});
+    open_store();
+  }
+
+  void open_store() {
+    auto cache = KvCache::create(
+        fingerprint_layout(config_.block_tokens, config_.groups, config_.layers), budget_, memory_,
+        {.address_space = {(config_.extents + 6) * kExtent},
+         .max_context = 0,
+         .extent = {kExtent},
+         .poison = true,
+         .spare_extents = config_.spare_extents,
+         .ghosts = config_.ghosts,
+         .compare_duplicates = true,
+         .hash_mask = config_.hash_mask});
     WEIR_CHECK(cache.ok());
     cache_ = std::move(*cache);
     cache_->set_eviction_policy(&policy_);
+    cache_->add_observer(&evictions_);
     cache_->set_restart_limit(4);
+    // Even if the budget has no room for it.
+    const Bytes limit = budget_.limit();
+    budget_.set_limit({INT64_MAX});
+    const KvTierOptions options{
+        .tier = &tier_, .policy = nullptr, .model = "m", .max_writes = 6, .ready = {INT64_MAX}};
+    WEIR_CHECK(cache_->set_tier(options).ok());
+    budget_.set_limit(limit);
+    budget_.reset_peak();
+    tier_memory_at_start_ = cache_->usage().tier_memory;
     spaces_ = {NamespaceId{0}, cache_->open_namespace()};
+    for (const size_t i : {0, 1}) cache_->set_tier_salt(spaces_[i], salt_of(spaces_[i]));
   }
+  std::string salt_of(NamespaceId space) const { return space == spaces_[0] ? "a" : "b"; }
 
   // A prompt that begins like something known.
   Tokens make_prompt(const Args& a, NamespaceId space) const {
@@ -161,7 +195,8 @@ class PrefixModelState {
   void check() {
     cache_->check_invariants();
     const KvUsage usage = cache_->usage();
-    expect(memory_.committed() + pressure_.size().v + usage.metadata.v == budget_.used().v,
+    const Bytes tier = usage.tier_memory + tier_.stats().memory;
+    expect(memory_.committed() + (pressure_.size() + usage.metadata + tier).v == budget_.used().v,
            "accounts and memory differ");
     expect(cache_->counters().duplicates_differ == 0, "equal prefixes with unlike blocks");
     for (const Running& r : running_) {
@@ -175,12 +210,17 @@ class PrefixModelState {
   std::vector<PrefixOracle::Holder> holders(NamespaceId space,
                                             std::vector<std::vector<uint64_t>>& store) const {
     std::vector<PrefixOracle::Holder> found;
-    store.reserve(running_.size());
+    store.reserve(running_.size() + loading_.size());
     for (const Running& r : running_) {
       if (r.space != space) continue;
       store.push_back(PrefixOracle::prefixes_of(r.prompt));
       if (!r.is_replaying()) found.push_back({&store.back(), r.length});
       for (const int64_t p : points_of(space, r.prompt)) found.push_back({&store.back(), p});
+    }
+    for (const Loading& l : loading_) {
+      if (l.space != space) continue;
+      store.push_back(PrefixOracle::prefixes_of(l.prompt));
+      for (const int64_t p : points_of(space, l.prompt)) found.push_back({&store.back(), p});
     }
     for (const Text& t : texts_) {
       if (t.space != space) continue;
@@ -257,11 +297,15 @@ class PrefixModelState {
   FakeMemory memory_;
   Budget budget_{{0}};
   Reservation pressure_;
+  MemoryTier tier_;
+  Evictions evictions_;
+  Bytes tier_memory_at_start_;
   std::unique_ptr<KvCache> cache_;
   std::vector<NamespaceId> spaces_;
   std::vector<Running> running_;
   std::vector<Text> texts_;
   std::vector<PinId> pins_;
+  std::vector<Loading> loading_;
   std::set<std::pair<NamespaceId, uint64_t>> ever_;  // prefixes of blocks that were ever stored
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -48,15 +49,19 @@ class PrefixOracle {
     return prefixes;
   }
 
+  // Whether somebody else has a block of a group; by its index.
+  using AlsoHeld = std::function<bool(size_t group, int64_t block)>;
+
   // For a prompt of whose tokens the first `known` have their global rows.
-  Best best(const std::vector<uint64_t>& prompt, int64_t known,
-            const std::vector<Holder>& holders) {
+  Best best(
+      const std::vector<uint64_t>& prompt, int64_t known, const std::vector<Holder>& holders,
+      const AlsoHeld& is_also_held = [](size_t, int64_t) { return false; }) {
     const int64_t B = config_.block_tokens;
     Best found;
     for (int64_t p = B; p <= known && p < static_cast<int64_t>(prompt.size()); p += B) {
       bool is_valid = true;
       for (size_t g = 0; is_valid && g < config_.groups.size(); ++g) {
-        is_valid = is_global(g) || has_rows(g, prompt, p, holders);
+        is_valid = is_global(g) || has_rows(g, prompt, p, holders, is_also_held);
       }
       if (is_valid) found.restart = p;
       found.first_computed = std::max(found.first_computed, heal_start(p));
@@ -93,7 +98,7 @@ class PrefixOracle {
   }
 
   bool has_rows(size_t g, const std::vector<uint64_t>& prompt, int64_t p,
-                const std::vector<Holder>& holders) {
+                const std::vector<Holder>& holders, const AlsoHeld& is_also_held) {
     const int64_t B = config_.block_tokens;
     for (int64_t row = p - 1; row >= first_read(g, p) / B * B && first_read(g, p) < p; row -= B) {
       const bool is_held = std::any_of(holders.begin(), holders.end(), [&](const Holder& h) {
@@ -101,7 +106,7 @@ class PrefixOracle {
         return row < end && row >= begin &&
                (*h.prefixes)[static_cast<size_t>(row)] == prompt[static_cast<size_t>(row)];
       });
-      if (!is_held) return false;
+      if (!is_held && !is_also_held(g, row / B)) return false;
     }
     return true;
   }

@@ -36,9 +36,17 @@ enum class PrefixOpKind : uint8_t {
   fit,       // evict to the limit
   flush,     // evict everything idle
   quota,
-  close,  // a namespace, and open another
+  close,       // a namespace, and open another
+  tier_write,  // what would be evicted next
+  demote,      // a whole chain
+  tier_poll,
+  tier_load,   // begins
+  tier_bring,  // a load from its beginning to its end
+  tier_end,    // of a load that began before
+  tier_fault,  // something becomes wrong with the tier, or all is well again
+  restart,     // of the process: another store over the same tier
 };
-constexpr int kPrefixOpKinds = 22;
+constexpr int kPrefixOpKinds = 30;
 
 struct PrefixOp {
   PrefixOpKind kind{};
@@ -60,6 +68,8 @@ struct PrefixConfig {
   int64_t spare_extents = 0;
   bool has_random_policy = false;
   bool has_quotas = false;
+  int tier_delay = 0;  // polls
+  int64_t write_buffer = 0;
 };
 
 inline PrefixConfig decode_config(const PrefixStream& stream) {
@@ -104,13 +114,16 @@ inline PrefixConfig decode_config(const PrefixStream& stream) {
   config.spare_extents = bytes[5] / 16 % 3;
   config.has_random_policy = bytes[7] % 2 == 0;
   config.has_quotas = bytes[7] % 4 == 1;
+  config.tier_delay = bytes[7] / 16 % 4 * 2;
+  config.write_buffer = bytes[6] / 16 % 4 == 0 ? 3000 : 0;
   return config;
 }
 
 inline PrefixStream random_prefix_stream(uint64_t seed, int n_ops) {
   // How often an operation comes.
-  constexpr std::array<int, kPrefixOpKinds> kWeights = {12, 2, 16, 7, 4, 2, 1, 6, 2, 3, 3,
-                                                        9,  1, 2,  2, 1, 1, 1, 1, 1, 1, 1};
+  constexpr std::array<int, kPrefixOpKinds> kWeights = {42, 6,  48, 21, 12, 6, 3, 18, 6, 9,
+                                                        9,  27, 3,  6,  6,  3, 3, 3,  3, 5,
+                                                        3,  3,  8,  3,  10, 3, 8, 3,  3, 1};
   std::mt19937_64 random(seed);
   std::discrete_distribution<int> kinds(kWeights.begin(), kWeights.end());
   PrefixStream stream;
@@ -126,9 +139,11 @@ inline PrefixStream random_prefix_stream(uint64_t seed, int n_ops) {
 // C++ that makes the same stream, to be pasted into a test.
 inline std::string to_source(const PrefixStream& stream) {
   constexpr std::array<const char*, kPrefixOpKinds> kNames = {
-      "start",  "cold",     "read", "decode", "draft", "abort", "cross", "mark",
-      "latest", "rewind",   "fork", "finish", "shift", "pin",   "unpin", "drop",
-      "budget", "pressure", "fit",  "flush",  "quota", "close"};
+      "start",     "cold",      "read",       "decode",   "draft",      "abort",
+      "cross",     "mark",      "latest",     "rewind",   "fork",       "finish",
+      "shift",     "pin",       "unpin",      "drop",     "budget",     "pressure",
+      "fit",       "flush",     "quota",      "close",    "tier_write", "demote",
+      "tier_poll", "tier_load", "tier_bring", "tier_end", "tier_fault", "restart"};
   std::ostringstream out;
   out << "PrefixStream{.config = {";
   for (const uint8_t byte : stream.config) out << int{byte} << ", ";
