@@ -9,13 +9,17 @@
 namespace weir {
 namespace {
 
-class GemmaFamilies : public FamilyLogits {};
+class GemmaFamilies : public FamilyLogits {
+ protected:
+  static void compare_kv_bytes(KvType type);
+};
 
-// Heads of global layers are twice as wide as those of local ones, and rotate a quarter.
+// Heads of global layers are twice as wide as those of local ones, and rotate half (a quarter
+// would be less than a quantized type's block).
 ModelFacts small_gemma4(const std::string& id, int n_layers) {
   ModelFacts facts = small_family(id, n_layers);
   facts.global->head_dim_k = facts.global->head_dim_v = 64;
-  facts.global->rope_dims = 16;
+  facts.global->rope_dims = 32;
   facts.final_softcap = 1.5;  // that logits of random weights reach
   if (facts.n_ff_reusing) facts.n_ff_reusing = 2 * *facts.n_ff;
   if (facts.n_embd_per_layer > 0) facts.n_embd_per_layer = 16;
@@ -71,7 +75,7 @@ TEST_F(GemmaFamilies, Gemma4Small) {
 
 // The KV of the 31B, a tenth of its layers: at 32k tokens, against what llama.cpp allocates for the
 // same context and type.
-TEST_F(GemmaFamilies, Gemma4KvStoredOnceTakesLessThanTwoThirdsOfLlamaCpps) {
+void GemmaFamilies::compare_kv_bytes(KvType type) {
   ModelFacts facts = **find_builtin("gemma-4-31b");
   facts.n_layers = 6;
   facts.n_embd = facts.n_ff.emplace(32);
@@ -82,10 +86,12 @@ TEST_F(GemmaFamilies, Gemma4KvStoredOnceTakesLessThanTwoThirdsOfLlamaCpps) {
   PeerOptions options;
   options.n_threads = kThreads;
   options.context = kContext;
+  options.kv_type_k = options.kv_type_v = kv_type_name(type);
+  options.flash_attention = true;  // which a quantized V needs there
   const Bytes theirs = peer(file, options)->kv_bytes();
 
-  KvFormat format = KvFormat::uniform(KvType::f16, choose_block_tokens(m.geometry()));
   for (const bool share : {true, false}) {
+    KvFormat format = KvFormat::uniform(type, choose_block_tokens(m.geometry()));
     format.share = share;
     const std::unique_ptr<KvDevice> device = make_cpu_device();
     auto reader = *Evaluator::create(m, *device, format, {kGiB}, kThreads);
@@ -102,14 +108,19 @@ TEST_F(GemmaFamilies, Gemma4KvStoredOnceTakesLessThanTwoThirdsOfLlamaCpps) {
         KvPlanner::create(m.geometry(), format)->plan({.tokens = kContext, .ubatch = 512});
     EXPECT_EQ(ours, plan.resident());
     const double ratio = static_cast<double>(ours.v) / static_cast<double>(theirs.v);
-    std::printf("%s: %.1f of %.1f MiB, %.3f\n", share ? "stored once" : "apart",
-                static_cast<double>(ours.v) / kMiB, static_cast<double>(theirs.v) / kMiB, ratio);
+    std::printf("%s, %s: %.1f of %.1f MiB, %.3f\n", kv_type_name(type),
+                share ? "stored once" : "apart", static_cast<double>(ours.v) / kMiB,
+                static_cast<double>(theirs.v) / kMiB, ratio);
     if (share) {
       EXPECT_LE(ratio, 0.65);
     } else {
       EXPECT_GT(ratio, 0.65);
     }
   }
+}
+
+TEST_F(GemmaFamilies, Gemma4KvStoredOnceTakesLessThanTwoThirdsOfLlamaCpps) {
+  for (const KvType type : {KvType::f16, KvType::q8_0}) compare_kv_bytes(type);
 }
 
 // llama.cpp runs this family with 20 owning layers and a period of 5 only. It also estimates the

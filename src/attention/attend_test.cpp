@@ -54,8 +54,6 @@ class RandomCase {
 constexpr float kSinks[] = {0.5f, -3.0f, 9.0f, 30.0f, 0.0f, 1.0f, -90.0f, 2.0f,
                             4.0f, 3.0f,  2.0f, 1.0f,  0.5f, 7.0f, -1.0f,  6.0f};
 
-constexpr KvType kFloatTypes[] = {KvType::f32, KvType::f16, KvType::bf16};
-
 std::vector<float> factors() {
   std::vector<float> out(512);
   for (size_t i = 0; i < out.size(); ++i) out[i] = 0.25f + static_cast<float>(i * 37 % 101) / 50.0f;
@@ -65,12 +63,12 @@ const std::vector<float> kFactors = factors();
 
 // K and V of one projection, stored once. Sizes that no vector divides, too.
 void make_shared(Case& c, uint64_t seed) {
-  constexpr std::pair<int, int> kSizes[] = {{512, 128}, {64, 16}, {96, 32}, {50, 6}, {26, 24}};
-  const auto [dim, rotating] = kSizes[seed % 5];
+  constexpr std::pair<int, int> kSizes[] = {{512, 128}, {64, 32}, {96, 32}, {50, 6}, {26, 24}};
+  c.shape.k_type = c.shape.v_type = kAllTypes[seed % 7];
+  const auto [dim, rotating] = kSizes[seed % (is_quantized(c.shape.k_type) ? 3 : 5)];
   c.shape.k_dim = c.shape.v_dim = dim;
   c.shape.k_rotating = rotating;
-  c.shape.k_rotated = c.shape.v_rotated = false;
-  c.shape.k_type = c.shape.v_type = kFloatTypes[seed % 3];
+  c.shape.k_rotated = c.shape.v_rotated = seed % 2 == 1;
   c.params.key_factors = kFactors.data();
   c.params.scale = 1.0f / std::sqrt(static_cast<float>(dim));
 }
@@ -183,10 +181,11 @@ TEST(Attend, RotationsCancel) {
 }
 
 TEST(Attend, KeysMadeOfValuesOfRealModels) {
-  for (const KvType type : kFloatTypes) {
+  for (const KvType type : kAllTypes) {
     for (const int B : {16, 32, 64}) {
       Case c;
       make_shared(c, 0);
+      c.shape.k_rotated = c.shape.v_rotated = B == 32;
       c.shape.n_heads = 16;
       c.shape.n_kv_heads = 2;
       c.shape.k_type = c.shape.v_type = type;

@@ -31,7 +31,20 @@ struct HeadShape {
   // of its V row times AttentionParams::key_factors.
   int k_rotating = 0;
 
-  int k_stored() const { return k_rotating > 0 ? k_rotating : k_dim; }
+  bool is_shared() const { return k_rotating > 0; }
+  int k_stored() const { return is_shared() ? k_rotating : k_dim; }
+  // The element of a key that is i-th in a K tile: where it has a part, those of the first half
+  // come first.
+  int stored_element(int i) const {
+    return i < k_stored() / 2 ? i : k_dim / 2 + i - k_stored() / 2;
+  }
+  // Keys are made of all elements of their V rows, and products with those that K has instead are
+  // with zero: rotation mixes elements, and quantized ones come 32 at a time.
+  bool takes_whole_values() const {
+    return is_shared() && (v_rotated || kv_type_block(v_type) > 1);
+  }
+  // Products that a score is the sum of.
+  int chain_length() const { return takes_whole_values() ? k_rotating + k_dim : k_dim; }
   bool operator==(const HeadShape&) const = default;
 };
 

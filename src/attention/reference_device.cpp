@@ -22,33 +22,33 @@ Place place_of(const HeadShape& shape, const SequenceRows& s, int64_t row, int k
           static_cast<int>(row % shape.block_tokens)};
 }
 
-// A K tile that stores keys in part has the rotating elements, first those of the first half.
-int stored_element(const HeadShape& shape, int i) {
-  const int half = shape.k_stored() / 2;
-  return i < half ? i : shape.k_dim / 2 + i - half;
-}
-
 // The query by which the products with what read_key() gives are scores.
 std::vector<double> factored(const HeadShape& shape, const float* factors, const float* q) {
-  std::vector<float> turned(q, q + shape.k_dim);
-  if (shape.k_rotated) hadamard(std::span<float>(turned));
-  std::vector<double> out(turned.begin(), turned.end());
-  if (shape.k_rotating == 0) return out;
+  std::vector<double> out(q, q + shape.k_dim);
+  if (!shape.is_shared()) {
+    if (shape.k_rotated) hadamard(std::span<double>(out));
+    return out;
+  }
   for (int d = 0; d < shape.k_dim; ++d) out[d] *= factors[d];
   for (int i = 0; i < shape.k_rotating; ++i) {
-    out[stored_element(shape, i)] = q[stored_element(shape, i)];
+    out[shape.stored_element(i)] = q[shape.stored_element(i)];
   }
   return out;
 }
 
-// The key of a row, without its factors. `stored` has room for what the K tile holds of it.
-void read_key(const HeadShape& shape, const Place& at, std::vector<float>& stored,
-              std::vector<float>& k) {
+// The key of a row, without its factors; turned back if it is made of two rows.
+std::vector<double> read_key(const HeadShape& shape, const Place& at) {
+  std::vector<float> stored(shape.k_stored());
   codec_of(shape.k_type).decode_k(at.k, shape.block_tokens, at.row, stored);
-  if (shape.k_rotating > 0) {
-    codec_of(shape.v_type).decode_v(at.v, shape.block_tokens, at.row, k);
-  }
-  for (int i = 0; i < shape.k_stored(); ++i) k[stored_element(shape, i)] = stored[i];
+  std::vector<double> own(stored.begin(), stored.end());
+  if (!shape.is_shared()) return own;
+  std::vector<float> value(shape.v_dim);
+  codec_of(shape.v_type).decode_v(at.v, shape.block_tokens, at.row, value);
+  std::vector<double> key(value.begin(), value.end());
+  if (shape.k_rotated) hadamard(std::span<double>(own));
+  if (shape.v_rotated) hadamard(std::span<double>(key));
+  for (int i = 0; i < shape.k_stored(); ++i) key[shape.stored_element(i)] = own[i];
+  return key;
 }
 
 // Softmax attention of one query over the rows [first, last] of one KV head, as in the textbook.
@@ -59,10 +59,10 @@ void attend_row(const AttendArgs& args, const SequenceRows& s, int64_t first, in
   const double scale = args.params.scale, cap = args.params.softcap;
   const std::vector<double> factored_q = factored(shape, args.params.key_factors, q);
   std::vector<double> score;
-  std::vector<float> stored(shape.k_stored()), k(shape.k_dim), v(shape.v_dim);
+  std::vector<float> v(shape.v_dim);
   for (int64_t row = first; row <= last; ++row) {
     const Place at = place_of(shape, s, row, kv_head);
-    read_key(shape, at, stored, k);
+    const std::vector<double> k = read_key(shape, at);
     double dot = 0;
     for (int d = 0; d < shape.k_dim; ++d) dot += factored_q[d] * k[d];
     dot *= scale;
@@ -99,7 +99,7 @@ class ReferenceDevice final : public KvDevice {
           const float* k = args.k.row(s.token_begin + i, h);
           const float* v = args.v.row(s.token_begin + i, h);
           std::vector<float> value(v, v + shape.v_dim);
-          for (int e = 0; e < shape.k_stored(); ++e) stored[e] = k[stored_element(shape, e)];
+          for (int e = 0; e < shape.k_stored(); ++e) stored[e] = k[shape.stored_element(e)];
           if (shape.k_rotated) hadamard(std::span<float>(stored));
           if (shape.v_rotated) hadamard(std::span<float>(value));
           codec_of(shape.k_type).encode_k(at.k, B, at.row, stored);

@@ -1,7 +1,6 @@
 #include "attention/simd_attend.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "attention/attend_work.h"
 #include "attention/simd_targets.h"
@@ -28,10 +27,11 @@ class TileWorker {
         heads_(shape_.n_heads / shape_.n_kv_heads),
         memory_(
             TileMemory::at(args.work->thread_memory(thread), args.work->max_tile_rows(), shape_)),
-        score_(shape_.k_rotating > 0 ? shared_score(shape_.k_type)
-                                     : for_type<Score>(shape_.k_type)),
+        score_(shape_.is_shared() ? for_type<SharedScore>(shape_.k_type)
+                                  : for_type<Score>(shape_.k_type)),
         weigh_(for_type<Weigh>(shape_.v_type)) {
-    if (shape_.k_rotating > 0) order_elements();
+    WEIR_CHECK(!shape_.is_shared() ||
+               (shape_.k_type == shape_.v_type && shape_.k_dim == shape_.v_dim));
   }
 
   void run(const AttendItem& item) {
@@ -62,21 +62,6 @@ class TileWorker {
   }
 
  private:
-  // The order in which SharedScore has a key's elements: the rotating ones, then the others, which
-  // have factors.
-  void order_elements() {
-    WEIR_CHECK(shape_.k_type == shape_.v_type && shape_.k_dim == shape_.v_dim);
-    const int half = shape_.k_rotating / 2, middle = shape_.k_dim / 2;
-    const float* factors = args_.params.key_factors;
-    const auto add = [&](int begin, int end, bool has_factor) HWY_ATTR {
-      for (int i = begin; i < end; ++i) elements_.push_back({i, has_factor ? factors[i] : 1.0f});
-    };
-    add(0, half, false);
-    add(middle, middle + half, false);
-    add(half, middle, true);
-    add(middle + half, shape_.k_dim, true);
-  }
-
   const SequenceRows& sequence(const AttendTile& tile) const {
     return args_.sequences[tile.sequence];
   }
@@ -89,22 +74,22 @@ class TileWorker {
     const int rows = static_cast<int>(tile.n_new * heads_);
     const float cap = args_.params.softcap;
     const float factor = cap != 0.0f ? args_.params.scale / cap : args_.params.scale;
+    const int length = shape_.chain_length();
     for (int first = 0; first < rows; first += kBlockRows) {
       const int n = std::min(rows - first, kBlockRows);
-      float* to = memory_.q + static_cast<ptrdiff_t>(first) * shape_.k_dim;
+      float* to = memory_.q + static_cast<ptrdiff_t>(first) * length;
       for (int r = 0; r < n; ++r) {
         const int row = first + r;
         const float* from = args_.q.row(sequence(tile).token_begin + tile.first_new + row / heads_,
                                         tile.kv_head * heads_ + row % heads_);
-        if (shape_.k_rotated) from = rotated(from);
-        if (elements_.empty()) {
-          for (int i = 0; i < shape_.k_dim; ++i) {
-            to[i * n + r] = from[chain_element(shape_.k_type, i)] * factor;
-          }
-        } else {
-          for (int i = 0; i < shape_.k_dim; ++i) {
-            to[i * n + r] = from[elements_[i].index] * factor * elements_[i].factor;
-          }
+        if (shape_.is_shared()) {
+          from = divided(from);
+        } else if (shape_.k_rotated) {
+          from = rotated(from);
+        }
+        for (int i = 0; i < length; ++i) {
+          const int at = i < shape_.k_stored() ? chain_element(shape_.k_type, i) : i;
+          to[i * n + r] = from[at] * factor;
         }
       }
     }
@@ -113,6 +98,28 @@ class TileWorker {
   const float* rotated(const float* query) {
     std::copy_n(query, shape_.k_dim, memory_.row);
     hadamard(std::span<float>(memory_.row, static_cast<size_t>(shape_.k_dim)));
+    return memory_.row;
+  }
+
+  // A query as SharedScore has keys: what meets the K tile, then what meets V, with the factors.
+  const float* divided(const float* query) {
+    const float* factors = args_.params.key_factors;
+    float *k = memory_.row, *v = k + shape_.k_rotating;
+    for (int i = 0; i < shape_.k_rotating; ++i) k[i] = query[shape_.stored_element(i)];
+    if (shape_.k_rotated) hadamard(std::span<float>(k, static_cast<size_t>(shape_.k_rotating)));
+    const bool is_whole = shape_.takes_whole_values();
+    const int half = shape_.k_rotating / 2, middle = shape_.k_dim / 2;
+    for (int i = 0; i < shape_.k_dim; ++i) {
+      const bool is_stored = i % middle < half;
+      if (!is_stored) {
+        *v++ = query[i] * factors[i];
+      } else if (is_whole) {
+        *v++ = 0.0f;
+      }
+    }
+    if (shape_.v_rotated) {
+      hadamard(std::span<float>(k + shape_.k_rotating, static_cast<size_t>(shape_.k_dim)));
+    }
     return memory_.row;
   }
 
@@ -144,8 +151,10 @@ class TileWorker {
       part.k_tiles[i] = block.k + k_head;
       part.v_tiles[i] = block.v + v_head;
     }
-    const bool is_shared = shape_.k_rotating > 0;
+    const bool is_shared = shape_.is_shared();
     part.k_rotating = shape_.k_rotating;
+    part.v_dim = shape_.v_dim;
+    part.takes_whole_values = shape_.takes_whole_values();
     part.unpacked = memory_.unpacked;
     part.next_tile_bytes = is_shared ? v_tile_bytes(shape_) : k_tile_bytes(shape_);
     part.v_row_bytes = kv_row_bytes(shape_.v_type, shape_.v_dim);
@@ -178,7 +187,7 @@ class TileWorker {
     }
 
     const PartKeys part = part_keys(tile, first_row, all, (tile.first_part + next) * kPartRows);
-    score_(part, rows, shape_.k_dim, memory_.q, memory_.scores);
+    score_(part, rows, shape_.chain_length(), memory_.q, memory_.scores);
 
     for (int t = 0; t < tokens; ++t) {
       const Range r = visible(tile, t, first_row);
@@ -248,11 +257,6 @@ class TileWorker {
   TileMemory memory_;
   decltype(&Score<float>::run) score_;
   decltype(&Weigh<float>::run) weigh_;
-  struct Element {
-    int index;
-    float factor;
-  };
-  std::vector<Element> elements_;  // of packed queries, where keys are made of V rows
   int32_t packed_tile_ = -1;
 };
 

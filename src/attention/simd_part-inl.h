@@ -32,8 +32,10 @@ struct PartKeys {
   // has_next: its K tiles, or V tiles where keys are made of them.
   const std::byte* next_tiles[kMaxPartTiles];
   bool has_next = false;
-  // Where keys are made of V rows: the elements that the K tile has, and memory for some keys.
-  int k_rotating = 0;
+  // Where keys are made of V rows: the elements that the K tile has, those of a V row, whether all
+  // of them are taken, and memory for some keys.
+  int k_rotating = 0, v_dim = 0;
+  bool takes_whole_values = false;
   float* unpacked = nullptr;
 };
 

@@ -2,9 +2,9 @@
 // target.
 //
 // The keys of a register block's columns are put together in memory of the thread, as a K tile of
-// f32: first the rotating elements, then V's others, whose factors the packed queries have. From
-// there on nothing differs from keys that are stored as such. All query rows of the tile share the
-// work, and V is in the caches when the weighted sums need it.
+// f32: first the rotating elements, then V's others, or all of V's: see takes_whole_values(). The
+// packed queries have V's factors. From there on nothing differs from keys that are stored as such.
+// All query rows of the tile share the work, and V is in the caches when the weighted sums need it.
 #if defined(WEIR_ATTENTION_SIMD_SHARED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEIR_ATTENTION_SIMD_SHARED_INL_H_
 #undef WEIR_ATTENTION_SIMD_SHARED_INL_H_
@@ -95,51 +95,94 @@ HWY_INLINE float* unpack_values(const T* row, int dim, int begin, int end, float
   return to;
 }
 
+// Scores of keys that unpack(key, to) puts together, a vector of them at a time.
+template <class Unpack>
+HWY_INLINE void score_made_keys(const PartKeys& part, int rows, int length, const float* q,
+                                float* scores, Unpack unpack) {
+  constexpr int kStep = kBlockVectors * kLanes;
+  KeyVectors<float> keys;
+  for (int v = 0; v < kBlockVectors; ++v) keys.at[v] = part.unpacked + v * kLanes;
+  for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
+    for (int v = 0; v < kBlockVectors; ++v) {
+      unpack(nearest_vector(part, key + v * kLanes), part.unpacked + v * kLanes);
+    }
+    score_rows<float, false>(keys, {}, kStep, rows, length, q, scores + key);
+  }
+}
+
 template <class T>
 struct SharedScore {
   static constexpr int kStep = kBlockVectors * kLanes;
 
-  // The keys of one vector, into part.unpacked: [dim][kStep].
-  static HWY_INLINE void unpack(const PartKeys& part, int key, int dim, float* to) {
+  // The keys of one vector, into part.unpacked: [chain_length][kStep].
+  static HWY_INLINE void unpack(const PartKeys& part, int key, float* to) {
     const FloatTag d;
+    const int dim = part.v_dim;
     const int tile = key / part.block_tokens, row = key % part.block_tokens;
     const T* k = reinterpret_cast<const T*>(part.k_tiles[tile]) + row;
     for (int e = 0; e < part.k_rotating; ++e, k += part.block_tokens, to += kStep) {
       hn::StoreU(load_wide(d, k), d, to);
     }
     const T* v = reinterpret_cast<const T*>(part.v_tiles[tile]) + static_cast<ptrdiff_t>(row) * dim;
-    const int half = part.k_rotating / 2;
-    to = unpack_values(v, dim, half, dim / 2, to, kStep);
-    unpack_values(v, dim, dim / 2 + half, dim, to, kStep);
+    if (part.takes_whole_values) {
+      unpack_values(v, dim, 0, dim, to, kStep);
+    } else {
+      const int half = part.k_rotating / 2;
+      to = unpack_values(v, dim, half, dim / 2, to, kStep);
+      unpack_values(v, dim, dim / 2 + half, dim, to, kStep);
+    }
   }
 
-  static HWY_NOINLINE void run(const PartKeys& part, int rows, int k_dim, const float* q,
+  static HWY_NOINLINE void run(const PartKeys& part, int rows, int length, const float* q,
                                float* scores) {
-    KeyVectors<float> keys;
-    for (int v = 0; v < kBlockVectors; ++v) keys.at[v] = part.unpacked + v * kLanes;
-    for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
-      for (int v = 0; v < kBlockVectors; ++v) {
-        unpack(part, nearest_vector(part, key + v * kLanes), k_dim, part.unpacked + v * kLanes);
-      }
-      score_rows<float, false>(keys, {}, kStep, rows, k_dim, q, scores + key);
-    }
+    score_made_keys(part, rows, length, q, scores,
+                    [&](int key, float* to) HWY_ATTR { unpack(part, key, to); });
   }
 };
 
-// For the types that a layout stores once.
-HWY_INLINE decltype(&SharedScore<float>::run) shared_score(KvType type) {
-  switch (type) {
-    case KvType::f32:
-      return &SharedScore<float>::run;
-    case KvType::f16:
-      return &SharedScore<hwy::float16_t>::run;
-    case KvType::bf16:
-      return &SharedScore<hwy::bfloat16_t>::run;
-    default:
-      WEIR_CHECK(!"a KV type that is not stored once");
-      return nullptr;
-  }
+// The 32 elements of one part of the K tiles, in the order of the chain.
+template <QuantizedType T>
+HWY_INLINE void unpack_key_part(const std::byte* part, int block_tokens, int row, float* to,
+                                ptrdiff_t stride) {
+  const FloatVec scales = load_scales(part + 2 * row);
+  const std::byte* bytes[kBlockVectors];
+  for (int v = 0; v < kBlockVectors; ++v) bytes[v] = part + 2 * block_tokens + row;
+  for_elements(T(), bytes, block_tokens, [&](int n, int v, FloatVec k) HWY_ATTR {
+    if (v == 0) hn::StoreU(hn::Mul(k, scales), FloatTag(), to + n * stride);
+  });
 }
+
+template <QuantizedType T>
+struct SharedScore<T> {
+  static constexpr int kStep = kBlockVectors * kLanes;
+
+  static HWY_INLINE void unpack(const PartKeys& part, int key, float* to) {
+    constexpr ptrdiff_t kBytes = QuantizedBlock<T::kBits>::kBytes;
+    const int B = part.block_tokens, tile = key / B, row = key % B;
+    const ptrdiff_t part_bytes = B * (2 + kBytes);
+    const std::byte* k = part.k_tiles[tile];
+    for (int e = 0; e < part.k_rotating; e += kQuantizedElements, k += part_bytes) {
+      unpack_key_part<T>(k, B, row, to, kStep);
+      to += kQuantizedElements * kStep;
+    }
+    const std::byte* v = part.v_tiles[tile];
+    for (int e = 0; e < part.v_dim; e += kQuantizedElements, v += part_bytes) {
+      HWY_ALIGN float scales[kLanes];
+      HWY_ALIGN float rows[kLanes][kQuantizedElements];
+      hn::Store(load_scales(v + 2 * row), FloatTag(), scales);
+      for (int r = 0; r < kLanes; ++r) {
+        unpack_columns<T>(v + 2 * B + (row + r) * kBytes, scales[r], rows[r]);
+      }
+      to = unpack_values(rows[0], kQuantizedElements, 0, kQuantizedElements, to, kStep);
+    }
+  }
+
+  static HWY_NOINLINE void run(const PartKeys& part, int rows, int length, const float* q,
+                               float* scores) {
+    score_made_keys(part, rows, length, q, scores,
+                    [&](int key, float* to) HWY_ATTR { unpack(part, key, to); });
+  }
+};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weir

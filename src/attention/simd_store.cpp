@@ -101,13 +101,26 @@ void rotate(NewRows& rows, int dim, std::vector<float>& memory) {
   rows.stride = dim;
 }
 
+// Makes `rows` copies of those of their elements that a K tile has, in `memory`.
+void take_stored(NewRows& rows, const HeadShape& shape, std::vector<float>& memory) {
+  const int n = rows.end - rows.begin, width = shape.k_stored();
+  memory.resize(static_cast<size_t>(n) * static_cast<size_t>(width));
+  float* to = memory.data();
+  for (int r = 0; r < n; ++r) {
+    const float* from = rows.from + r * rows.stride;
+    for (int i = 0; i < width; ++i) *to++ = from[shape.stored_element(i)];
+  }
+  rows.from = memory.data();
+  rows.stride = width;
+}
+
 // One thread's share: every n-th tile. No two threads write to the same one.
 void store(const StoreArgs& args, int thread, int n_threads) {
   const HeadShape& shape = args.shape;
   const int64_t B = shape.block_tokens;
   const auto store_keys = for_type<StoreKeys>(shape.k_type);
   const auto store_values = for_type<StoreValues>(shape.v_type);
-  std::vector<float> rotated;
+  std::vector<float> rotated, taken;
   int64_t turn = 0;
   for (const SequenceRows& s : args.sequences) {
     const int64_t end = s.n_past + s.n_new;
@@ -123,16 +136,9 @@ void store(const StoreArgs& args, int thread, int n_threads) {
           rows.from = args.k.row(token, h);
           rows.stride = args.k.token_stride;
           std::byte* tile = s.blocks[block].k + h * k_tile_bytes(shape);
-          if (shape.k_rotated) rotate(rows, shape.k_dim, rotated);
-          if (shape.k_rotating == 0) {
-            store_keys(rows, shape.k_dim, shape.block_tokens, tile);
-          } else {
-            const int half = shape.k_rotating / 2;
-            store_keys(rows, half, shape.block_tokens, tile);
-            rows.from += shape.k_dim / 2;
-            store_keys(rows, half, shape.block_tokens,
-                       tile + shape.block_tokens * kv_row_bytes(shape.k_type, half));
-          }
+          if (shape.is_shared()) take_stored(rows, shape, taken);
+          if (shape.k_rotated) rotate(rows, shape.k_stored(), rotated);
+          store_keys(rows, shape.k_stored(), shape.block_tokens, tile);
         }
         if (turn++ % n_threads == thread) {
           rows.from = args.v.row(token, h);

@@ -4,6 +4,36 @@
 
 namespace weir::testing {
 
+// A query as it meets stored rows: what a K tile has of a key, and, where keys are made of V rows,
+// what V has. Kernels turn in f32: how far each turned element may be off.
+struct SplitQuery {
+  std::vector<double> of_k, of_v;
+  double k_error = 0, v_error = 0;
+};
+
+// Gives how far each element may be off in f32.
+double turn(std::vector<double>& x) {
+  const size_t n = x.size() & (~x.size() + 1);
+  double sum = 0;
+  for (const double element : x) sum += std::abs(element);
+  hadamard(std::span<double>(x));
+  const auto size = static_cast<double>(n);
+  return (std::log2(size) + 3) * 0x1p-24 * sum / std::sqrt(size);
+}
+
+SplitQuery split_query(const Case& c, const std::vector<float>& query) {
+  SplitQuery q;
+  const std::vector<float> k = k_tile_row(c, query);
+  q.of_k.assign(k.begin(), k.end());
+  const int half = c.shape.k_rotating / 2, middle = c.shape.k_dim / 2;
+  for (int d = 0; half > 0 && d < c.shape.k_dim; ++d) {
+    q.of_v.push_back(d % middle < half ? 0.0 : double{query[d]} * c.params.key_factors[d]);
+  }
+  if (c.shape.k_rotated) q.k_error = turn(q.of_k);
+  if (c.shape.v_rotated && half > 0) q.v_error = turn(q.of_v);
+  return q;
+}
+
 // Of one row, with its tolerance: see below.
 void turn_back(std::vector<double>& value, std::vector<double>& tolerance) {
   const size_t n = value.size() & (~value.size() + 1);
@@ -18,8 +48,9 @@ void turn_back(std::vector<double>& value, std::vector<double>& tolerance) {
 
 // Where the tolerance comes from, with u = 2^-24 and every fused multiply-add counted as two
 // roundings (a processor may not fuse):
-// - a score is a chain of k_dim products: off by at most (2 k_dim + 6) u sum|q k|, the 6 for the
+// - a score is a chain of n products: off by at most (2 n + 6) u sum|q k|, the 6 for the
 //   scale, softcap's division and factors of key elements; tanh is good to 8u, times the cap;
+// - a turned element of the query is a sum of log2(n) levels, times a factor;
 // - quantized keys and values, integer times scale, are exact in f32;
 // - p = exp(s - m): the subtraction adds u|s - m|, exp itself 4u; each merge of parts rescales by
 // an
@@ -35,6 +66,7 @@ Truth truth_of(const Case& c) {
   const int heads = c.shape.n_heads / c.shape.n_kv_heads;
   const auto stored = [&](int id, int64_t row, int head, What what) {
     std::vector<float> x = row_of(c, id, row, head, what);
+    if (what == What::k) x = k_tile_row(c, x);
     if (what == What::k ? c.shape.k_rotated : c.shape.v_rotated) hadamard(std::span<float>(x));
     std::vector<std::byte> tile(x.size() * 16 * sizeof(float));
     const Codec& codec = codec_of(what == What::k ? c.shape.k_type : c.shape.v_type);
@@ -57,27 +89,28 @@ Truth truth_of(const Case& c) {
       const int64_t first =
           r.first_visible.empty() ? first_visible(c.retention, last) : r.first_visible[t];
       for (int h = 0; h < c.shape.n_heads; ++h) {
-        auto turned = row_of(c, r.id, last, h, What::q);
-        if (c.shape.k_rotated) hadamard(std::span<float>(turned));
-        std::vector<double> q(turned.begin(), turned.end());
-        // Elements of a key that are V's: their factors are multiplied into the query, with two
-        // roundings.
-        const int half = c.shape.k_rotating / 2, middle = c.shape.k_dim / 2;
-        const auto is_of_v = [&](int d) { return half > 0 && d % middle >= half; };
-        for (int d = 0; d < c.shape.k_dim; ++d) q[d] *= is_of_v(d) ? c.params.key_factors[d] : 1.0;
+        const SplitQuery q = split_query(c, row_of(c, r.id, last, h, What::q));
         std::vector<double> s;
         double score_error = 0;
         for (int64_t row = first; row <= last; ++row) {
           const auto& own = ks[h / heads][row - lowest];
           const auto& of_v = vs[h / heads][row - lowest];
-          double dot = 0, size = 0;
-          for (int d = 0; d < c.shape.k_dim; ++d) {
-            const double k = is_of_v(d) ? of_v[d] : own[d];
-            dot += q[d] * k * scale;
-            size += std::abs(q[d] * k * scale);
+          double dot = 0, size = 0, turned = 0;
+          const auto add = [&](double product) {
+            dot += product * scale;
+            size += std::abs(product * scale);
+          };
+          for (size_t d = 0; d < own.size(); ++d) {
+            add(q.of_k[d] * own[d]);
+            turned += q.k_error * std::abs(own[d]) * scale;
+          }
+          for (size_t d = 0; d < q.of_v.size(); ++d) {
+            add(q.of_v[d] * of_v[d]);
+            turned += q.v_error * std::abs(of_v[d]) * scale;
           }
           s.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
-          score_error = std::max(score_error, (2 * c.shape.k_dim + 6) * u * size + 8 * u * cap);
+          score_error = std::max(
+              score_error, (2 * c.shape.chain_length() + 6) * u * size + turned + 8 * u * cap);
         }
         double max = *std::max_element(s.begin(), s.end());
         double range = max - *std::min_element(s.begin(), s.end());

@@ -32,25 +32,25 @@ struct PartResult {
 
 // A thread's memory while it works on a tile.
 struct TileMemory {
-  float* q = nullptr;         // scaled queries: register block after register block, [k_dim][rows],
-                              // elements in the order of chain_element
-  float* row = nullptr;       // one query while it is rotated
+  float* q = nullptr;         // scaled queries: register block after register block,
+                              // [chain_length][rows], elements in the order of chain_element
+  float* row = nullptr;       // one query while it is put together
   float* scores = nullptr;    // [rows][kScoreStride]: scores of a part, then their exponentials
   PartResult part;            // of a tile that is not split
   float* max = nullptr;       // [rows]: of the parts merged so far
   float* denom = nullptr;     // [rows]
-  float* unpacked = nullptr;  // [k_dim][kMostKeys]: keys made of V rows
+  float* unpacked = nullptr;  // [chain_length][kMostKeys]: keys made of V rows
 
   static int64_t floats(int64_t rows, const HeadShape& shape) {
-    return round_up(rows * shape.k_dim, 16) + round_up(shape.k_dim, 16) + rows * kScoreStride +
-           PartResult::floats(rows, shape.v_dim) + 2 * round_up(rows, 16) +
-           (shape.k_rotating > 0 ? shape.k_dim * kMostKeys : 0);
+    return round_up(rows * shape.chain_length(), 16) + round_up(shape.chain_length(), 16) +
+           rows * kScoreStride + PartResult::floats(rows, shape.v_dim) + 2 * round_up(rows, 16) +
+           (shape.is_shared() ? shape.chain_length() * kMostKeys : 0);
   }
   static TileMemory at(float* memory, int64_t rows, const HeadShape& shape) {
     TileMemory m;
     m.q = memory;
-    m.row = m.q + round_up(rows * shape.k_dim, 16);
-    m.scores = m.row + round_up(shape.k_dim, 16);
+    m.row = m.q + round_up(rows * shape.chain_length(), 16);
+    m.scores = m.row + round_up(shape.chain_length(), 16);
     float* part = m.scores + rows * kScoreStride;
     m.part = PartResult::at(part, rows);
     m.max = part + PartResult::floats(rows, shape.v_dim);

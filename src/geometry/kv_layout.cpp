@@ -20,8 +20,6 @@ Status check_row(const KvLayer& layer, const char* what, KvType type, int dim) {
                     std::to_string(kv_type_block(type)) + "; use f16, bf16 or f32 for them");
 }
 
-bool is_float(KvType type) { return kv_type_block(type) == 1; }
-
 // Appends `layer` to the group's block.
 void add_layer(KvGroup& group, const KvLayer& layer, const KvFormat& format) {
   const int64_t B = group.block_tokens;
@@ -51,10 +49,10 @@ std::string KvFormat::type_name() const {
 int k_stored_elements(const KvLayer& layer, const KvFormat& format) {
   const KvType type = format.k_of(layer.retention.kind);
   const bool is_shared = format.share && layer.storage == KvStorage::shared &&
-                         type == format.v_of(layer.retention.kind) && is_float(type) &&
-                         !is_rotated(type, format.rotation) && layer.k_dim == layer.v_dim &&
+                         type == format.v_of(layer.retention.kind) && layer.k_dim == layer.v_dim &&
                          layer.k_dim % 2 == 0 && layer.k_rotating > 0 &&
-                         layer.k_rotating < layer.k_dim;
+                         layer.k_rotating < layer.k_dim &&
+                         layer.k_rotating % kv_type_block(type) == 0;
   return is_shared ? layer.k_rotating : layer.k_dim;
 }
 

@@ -19,8 +19,8 @@ struct KvFormat {
   int block_tokens = 32;  // B: 16, 32 or 64
   KvRotation rotation = KvRotation::automatic;
   // Where K and V come from one projection and have one type, store it once: the elements of K
-  // that rotate by position, and V, of which the other elements of K are multiples. Only of float
-  // types, and without Hadamard rotation.
+  // that rotate by position, and V, of which the other elements of K are multiples. Where the
+  // elements that rotate are no multiple of the type's block, both are stored.
   bool share = true;
 
   static KvFormat uniform(KvType type, int block_tokens = 32) {

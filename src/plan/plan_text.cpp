@@ -45,8 +45,7 @@ std::string sharing_line(const PlanReport& report, const TypeReport& t) {
   if (n == 0) return "";
   return fmt::format(
       "  K and V of {} layers come from one projection; counted and stored apart{}{}\n", n, type,
-      t.format.share ? ": storing them once needs one float type for both, not rotated"
-                     : " (--kv-share off)");
+      t.format.share ? ": storing them once needs one type for both" : " (--kv-share off)");
 }
 
 std::string layers_table(const PlanReport& report) {

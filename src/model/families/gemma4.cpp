@@ -242,6 +242,9 @@ void synthesize_keys(const ModelFacts& m, SynthFile& file) {
   // All elements "rotate"; rope_freqs says which really do.
   const LayerKindFacts& global = m.global ? *m.global : *m.local;
   file.key(a + "rope.dimension_count", static_cast<uint32_t>(global.head_dim_k));
+  const LayerKindFacts& local = m.local ? *m.local : global;
+  file.key(a + "rope.dimension_count_swa",
+           static_cast<uint32_t>(local.rope_dims.value_or(local.head_dim_k)));
   file.key(a + "final_logit_softcapping", static_cast<float>(m.final_softcap));
   file.key(a + "embedding_length_per_layer_input", static_cast<uint32_t>(m.n_embd_per_layer));
   if (m.n_expert > 0) {

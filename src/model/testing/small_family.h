@@ -8,7 +8,7 @@
 namespace weir {
 
 // A catalog model with its pattern, pairings and proportions, but narrow: a window of 16 tokens,
-// heads of 32 elements (keys of 48 where keys are longer than values), four of them over two KV
+// heads of 32 elements (keys of 64 where keys are longer than values), four of them over two KV
 // heads, eight experts, no draft layers.
 inline ModelFacts small_family(const std::string& id, int n_layers) {
   ModelFacts facts = **find_builtin(id);
@@ -19,7 +19,7 @@ inline ModelFacts small_family(const std::string& id, int n_layers) {
     if (!*kind) continue;
     LayerKindFacts& k = **kind;
     const bool has_wide_keys = k.head_dim_k != k.head_dim_v, is_grouped = k.n_head_kv != k.n_head;
-    const int k_dim = has_wide_keys ? 48 : 32;
+    const int k_dim = has_wide_keys ? 64 : 32;
     if (k.rope_dims) k.rope_dims = *k.rope_dims * k_dim / k.head_dim_k / 2 * 2;
     k.head_dim_k = k_dim;
     k.head_dim_v = 32;
