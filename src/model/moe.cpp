@@ -46,11 +46,6 @@ ggml_tensor* product(ggml_context* ctx, ggml_tensor* weight, ggml_tensor* bias, 
 
 }  // namespace
 
-ggml_tensor* router_logits(ggml_context* ctx, const Router& router, ggml_tensor* x) {
-  ggml_tensor* logits = ggml_mul_mat(ctx, router.weight, x);
-  return router.bias ? ggml_add(ctx, logits, router.bias) : logits;
-}
-
 Routing route(ggml_context* ctx, const Router& router, ggml_tensor* logits) {
   const int64_t n_expert = logits->ne[0], n_tokens = logits->ne[1], n_used = router.n_used;
   ggml_tensor* probs = probabilities(ctx, router.gating, logits);

@@ -58,15 +58,13 @@ struct Experts {
 // Where a token's weights act: on the experts' outputs, or on what they are given.
 enum class WeightSide : uint8_t { output, input };
 
-// x: f32 [n_embd, n_tokens].
-ggml_tensor* router_logits(ggml_context* ctx, const Router& router, ggml_tensor* x);
 // logits: f32 [n_expert, n_tokens].
 Routing route(ggml_context* ctx, const Router& router, ggml_tensor* logits);
 // min(silu(gate), limit) * clamp(up, -limit, limit)
 ggml_tensor* limited_swiglu(ggml_context* ctx, ggml_tensor* gate, ggml_tensor* up, float limit);
 // act(gate x) * up x; both [n_ff, ...].
 ggml_tensor* gated(ggml_context* ctx, const Experts& experts, ggml_tensor* gate, ggml_tensor* up);
-// The weighted sum of the chosen experts' outputs: f32 [n_embd, n_tokens].
+// The weighted sum of the chosen experts' outputs; x and it: f32 [n_embd, n_tokens].
 ggml_tensor* apply_experts(ggml_context* ctx, const Experts& experts, const Routing& routing,
                            ggml_tensor* x, WeightSide side = WeightSide::output);
 

@@ -188,7 +188,9 @@ void check(const Case& c) {
   if (c.down_scale) e.down_scale = g.random({kExperts}, 1.0f);
   ggml_tensor* x = g.random({kEmbd, kTokens}, 1.0f);
 
-  const Routing routing = route(g.ctx(), r, router_logits(g.ctx(), r, x));
+  ggml_tensor* logits = ggml_mul_mat(g.ctx(), r.weight, x);
+  if (r.bias) logits = ggml_add(g.ctx(), logits, r.bias);
+  const Routing routing = route(g.ctx(), r, logits);
   ggml_tensor* out = apply_experts(g.ctx(), e, routing, x, c.side);
   ASSERT_EQ(out->ne[0], kEmbd);
   ASSERT_EQ(out->ne[1], kTokens);
