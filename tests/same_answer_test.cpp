@@ -1,8 +1,9 @@
 // The same greedy reply whatever way a request comes to it: cold, warm, rewound, branched, healed,
-// after its KV was evicted, alone and with neighbours, with 1, 2 and 7 threads.
+// after its KV was evicted, from a tier, alone and with neighbours, with 1, 2 and 7 threads.
 #include <gtest/gtest.h>
 
 #include "engine/engine_core.h"
+#include "kv/testing/memory_tier.h"
 #include "model/testing/small_model.h"
 #include "model_logits.h"
 
@@ -106,6 +107,32 @@ void check_all_ways(const Case& c, const std::vector<Token>& prompt, size_t stem
     reply_to(*core, asking(random_tokens(prompt.size(), c.model.n_vocab(), 9), kReply));
     EXPECT_GT(core->stats().evictions, 0u);
     EXPECT_EQ(reply_to(*core, request).tokens, cold);
+  }
+  {
+    SCOPED_TRACE("written to a tier, evicted and brought back; then in another process");
+    MemoryTier tier(1);
+    tier.set_delay(3);
+    EngineOptions options;
+    options.tier = &tier;
+    options.tier_model = "model";
+    options.tier_ready = {256 * kMiB};
+    for (const bool is_restarted : {false, true}) {
+      const auto core = engine(c, *device, options);
+      if (!is_restarted) {
+        EXPECT_EQ(reply_to(*core, request).tokens, cold);
+        while (core->tend_tier()) {
+        }
+        const Bytes limit = core->budget().limit();
+        core->set_budget({0});
+        core->set_budget(limit);
+        EXPECT_EQ(core->cache().evictable().v, 0);
+      }
+      const Reply back = reply_to(*core, request);
+      EXPECT_EQ(back.tokens, cold);
+      EXPECT_GE(back.usage.cached_tokens, std::ssize(prompt) - 1 - 16);
+      EXPECT_EQ(core->stats().tier_traffic.hits, 1u);
+      core->cache().check_invariants();
+    }
   }
   {
     SCOPED_TRACE("with neighbours that come and go");

@@ -151,19 +151,30 @@ bool EngineCore::extend_grant(Work& work) {
 // --- the queue ----------------------------------------------------------------------------------
 
 // First come, first served: who does not fit yet is not overtaken by a smaller request, or a large
-// one could wait for ever. Only one that waits for another's prefix lets others pass.
+// one could wait for ever. Only those that wait for another's prefix or for the tier let others
+// pass.
 void EngineCore::admit_waiting() {
   for (auto it = waiting_.begin(); it != waiting_.end() && has_place();) {
     const auto next = std::next(it);
     Work& work = **it;
     Status status = prepare(work);
     if (status.ok()) {
-      const PrefixMatch found = match(work);
+      // What comes for it is in the accounts already, and would keep it out.
+      if (work.load && waits_for_tier(work)) {
+        it = next;
+        continue;
+      }
+      PrefixMatch found = match(work);
       if (waits_for_prefix(work, found)) {
         it = next;
         continue;
       }
       if (!fits_beside_running(work, found)) return;
+      if (waits_for_tier(work)) {
+        it = next;
+        continue;
+      }
+      if (options_.tier) found = match(work);
       work.granted = wished_tokens(work);
       status = begin(work, found);
       // No room even for the open blocks' copies: those who run will leave some.
@@ -195,6 +206,7 @@ void EngineCore::preempt(Work& work) {
   work.most_committed = std::max(work.most_committed, work.committed);
   cache_->release(work.seq);
   work.has_seq = false;
+  work.has_asked_tier = false;
   work.committed = 0;
   const auto it = std::find_if(running_.begin(), running_.end(),
                                [&](const auto& w) { return w.get() == &work; });

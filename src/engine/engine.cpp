@@ -25,6 +25,9 @@ Engine::~Engine() {
   thread_.join();
 }
 
+// How often the thread looks after a tier while it has nothing else to do.
+constexpr std::chrono::milliseconds kTierPause{1};
+
 void Engine::loop() {
   for (;;) {
     std::deque<std::function<void(EngineCore&)>> messages;
@@ -33,9 +36,11 @@ void Engine::loop() {
       std::unique_lock lock(mutex_);
       if (core_->is_idle()) {
         is_busy_ = false;
-        has_message_.wait(lock, [&] { return !messages_.empty() || is_stopping_; });
+        wait_for_message(lock);
         is_busy_ = true;
         last_progress_ = Clock::now();
+      } else if (core_->is_waiting_for_tier()) {
+        has_message_.wait_for(lock, kTierPause);
       }
       messages.swap(messages_);
       is_stopping = is_stopping_;
@@ -49,6 +54,22 @@ void Engine::loop() {
     }
     core_->step();
     publish();
+  }
+}
+
+// Meanwhile looks after the tier, if there is one.
+void Engine::wait_for_message(std::unique_lock<std::mutex>& lock) {
+  const auto is_wanted = [&] { return !messages_.empty() || is_stopping_; };
+  while (!is_wanted()) {
+    lock.unlock();
+    const bool has_tier_work = core_->tend_tier();
+    publish();
+    lock.lock();
+    if (has_tier_work) {
+      has_message_.wait_for(lock, kTierPause, is_wanted);
+    } else {
+      has_message_.wait(lock, is_wanted);
+    }
   }
 }
 

@@ -46,6 +46,7 @@ class Engine {
  private:
   explicit Engine(std::unique_ptr<EngineCore> core);
   void loop();
+  void wait_for_message(std::unique_lock<std::mutex>& lock);
   void publish();
 
   using Clock = std::chrono::steady_clock;

@@ -55,6 +55,14 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   }
   core->cache_->set_rewind_bound(bound);
   core->restart_distance_ = restart_distance(core->planner_.layout(), bound);
+  if (options.tier) {
+    const Bytes ready{options.tier_ready.v < 0 ? options.kv_budget.v / 4 : options.tier_ready.v};
+    const Status status = core->cache_->set_tier({.tier = options.tier,
+                                                  .policy = &core->tier_policy_,
+                                                  .model = options.tier_model,
+                                                  .ready = ready});
+    if (!status.ok()) return status;
+  }
   core->tenants_ = std::make_unique<Tenants>(*core->cache_, options.tenants);
   core->conversations_ = std::make_unique<Conversations>(*core->cache_, *core->tenants_);
   if (core->largest_context() < 1) {
@@ -96,15 +104,22 @@ void EngineCore::cancel_all() {
 }
 
 bool EngineCore::step() {
+  is_waiting_for_tier_ = false;
+  tend_tier();
   if (is_idle()) return false;
   finish_cancelled();
   finish_late();
   admit_waiting();
   Batch batch = choose_batch();
   if (batch.empty()) return true;
+  is_waiting_for_tier_ = false;
 
   const Clock::time_point start = Clock::now();
   Result<Step> step = plan_within_budget(batch);
+  if (!step && step.error().code() == Code::unavailable) {
+    is_waiting_for_tier_ = true;
+    return true;
+  }
   if (!step) {
     // Only a fault of the system reaches this: every way to make room has been tried.
     ++counters_.failed_steps;

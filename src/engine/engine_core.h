@@ -4,6 +4,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/conversations.h"
@@ -40,6 +41,16 @@ struct EngineOptions {
   static constexpr int64_t kAutoRewind = -1;
   int64_t rewind_bound = kAutoRewind;
   std::vector<TenantOptions> tenants;  // none: one, for everybody
+  // Where idle conversations go that RAM has no room for, and come back from; must outlive the
+  // engine. Null: nowhere.
+  Tier* tier = nullptr;
+  // What names the model there: equal strings must mean the same weights, tokenizer and kernels.
+  std::string tier_model;
+  // Idle conversations are written ahead until this much of the budget can be freed without loss;
+  // negative: a quarter of it.
+  Bytes tier_ready{-1};
+  // Longest that a request waits for what the tier has of its prompt, before it reads it itself.
+  std::chrono::milliseconds tier_wait{2000};
   int n_threads = 2;
   // Told in one line of what went wrong and was made good. On the engine's thread. May be empty.
   std::function<void(const std::string& warning)> on_warning;
@@ -70,6 +81,11 @@ class EngineCore {
   // Admits what fits and computes one step. False when there was nothing to do.
   bool step();
   bool is_idle() const { return waiting_.empty() && running_.empty(); }
+  // Takes in what the tier has finished and starts what should be written; step() does so, too.
+  // True while something is under way. Never waits.
+  bool tend_tier();
+  // Whether the last step had nothing to compute until the tier has finished something.
+  bool is_waiting_for_tier() const { return is_waiting_for_tier_; }
 
   EngineStats stats() const;
   Conversations& conversations() { return *conversations_; }
@@ -135,6 +151,11 @@ class EngineCore {
   int64_t next_stop(const Work& work) const;
   void mark_restart_points(Work& work);
 
+  // --- the tier below RAM (tier_loads.cpp) ---
+  bool waits_for_tier(Work& work);
+  void end_load(Work& work);
+  Bytes room_for_writing() const;
+
   // --- what a step computes (scheduling.cpp) ---
   Batch choose_batch();
   void add_prompts(Batch& batch, int64_t room);
@@ -171,6 +192,7 @@ class EngineCore {
   EngineStats counters_;  // the part since the start, and tokens_per_second
   EvictionCounter eviction_counter_{counters_};
   Clock::time_point last_step_end_;
+  LoadIfFaster tier_policy_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Tenants> tenants_;
   std::unique_ptr<Conversations> conversations_;
@@ -181,6 +203,7 @@ class EngineCore {
   double decode_seconds_ = 0;        // of a step of replies alone
   double prompt_token_seconds_ = 0;  // of a token of a prompt
   uint64_t next_id_ = 1;
+  bool is_waiting_for_tier_ = false;
   std::vector<float> logits_;
 };
 

@@ -41,6 +41,9 @@ EngineStats EngineCore::stats() const {
   stats.waiting = static_cast<int64_t>(waiting_.size());
   stats.running = static_cast<int64_t>(running_.size());
   stats.conversations = conversations_->size();
+  stats.has_tier = options_.tier != nullptr;
+  if (stats.has_tier) stats.tier = options_.tier->stats();
+  stats.tier_traffic = cache_->tier_counters();
   return stats;
 }
 

@@ -132,6 +132,7 @@ void EngineCore::finish(Work& work, FinishReason reason, Status error) {
 
 // Gives the sequence up; its full blocks stay in the index as long as there is room.
 void EngineCore::let_go(Work& work) {
+  end_load(work);
   if (!work.has_seq) return;
   work.has_seq = false;
   cache_->release(work.seq);

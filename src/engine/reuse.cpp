@@ -26,7 +26,12 @@ int64_t EngineCore::block_floor(int64_t tokens) const {
 }
 
 PrefixMatch EngineCore::match(const Work& work) const {
-  return cache_->match(tenants_->name_space(work.request.tenant), work.tokens);
+  PrefixMatch found = cache_->match(tenants_->name_space(work.request.tenant), work.tokens);
+  if (work.promised_by_tier > found.first_computed()) {
+    found.reason = MissReason::load_failed;
+    found.lost = std::max(found.lost, work.promised_by_tier - found.first_computed());
+  }
+  return found;
 }
 
 // Another request of the tenant is about to compute what this one needs: reading it twice would

@@ -87,7 +87,8 @@ void EngineCore::learn_pace(const Batch& batch, double step_seconds) {
 }
 
 // Takes the step's memory. When it does not fit: smaller pieces of prompts, then no prompts, then
-// the youngest request goes back to the queue; the last one left ends with what it has.
+// the youngest request goes back to the queue; the last one left ends with what it has. While
+// blocks are on their way to or from the tier, it waits for their memory before anybody gives way.
 Result<Step> EngineCore::plan_within_budget(Batch& batch) {
   for (;;) {
     std::vector<StepItem> items;
@@ -101,6 +102,8 @@ Result<Step> EngineCore::plan_within_budget(Batch& batch) {
     Result<Step> step = cache_->plan_step(items);
     if (step.ok() || step.error().code() != Code::over_budget) return step;
     if (shrink(batch)) continue;
+    if (cache_->has_tier_work() && cache_->usage().staging.v > 0)
+      return Status(Code::unavailable, "the tier still uses the memory that the step needs");
 
     Work* youngest = running_.back().get();
     std::erase_if(batch, [&](const BatchItem& item) { return item.work == youngest; });

@@ -7,6 +7,7 @@ Tenants::Tenants(KvCache& cache, const std::vector<TenantOptions>& options) : op
   for (size_t i = 0; i < options_.size(); ++i) {
     // The store's first namespace is there from the start.
     spaces_.push_back(i == 0 ? NamespaceId{} : cache.open_namespace());
+    cache.set_tier_salt(spaces_[i], options_[i].name);
     if (options_[i].floor.v > 0 || options_[i].ceiling.v > 0)
       cache.set_quota(spaces_[i], options_[i].floor, options_[i].ceiling);
   }

@@ -32,10 +32,14 @@ struct Work {
   TextStream stream{{}};
   SeqId seq{};
   bool has_seq = false;
-  std::vector<Token> tokens;  // prompt and reply so far
-  int64_t committed = 0;      // of tokens, in the KV
-  std::vector<Stop> stops;    // ahead of `committed`, ascending
-  int64_t granted = 0;        // tokens that admission found room for
+  std::vector<Token> tokens;    // prompt and reply so far
+  int64_t committed = 0;        // of tokens, in the KV
+  std::vector<Stop> stops;      // ahead of `committed`, ascending
+  int64_t granted = 0;          // tokens that admission found room for
+  bool has_asked_tier = false;  // since it last had to wait
+  std::optional<LoadId> load;   // what it waits for
+  Clock::time_point load_until;
+  int64_t promised_by_tier = 0;  // tokens that the tier had and did not bring
   Reply reply;
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }

@@ -46,11 +46,26 @@ json budget_json(const EngineStats& stats) {
       {"compute", stats.compute_bytes.v}};
 }
 
+json tier_json(const EngineStats& stats) {
+  const TierCounters& traffic = stats.tier_traffic;
+  json misses = json::object();
+  for (int i = 0; i < kTierMissCount; ++i) {
+    misses[tier_miss_name(static_cast<TierMiss>(i))] = traffic.misses[static_cast<size_t>(i)];
+  }
+  return {{"used", stats.tier.used.v},        {"capacity", stats.tier.capacity.v},
+          {"records", stats.tier.records},    {"memory", stats.tier.memory.v},
+          {"bytes_in", traffic.written.v},    {"bytes_out", traffic.read.v},
+          {"lookups", traffic.loads},         {"hits", traffic.hits},
+          {"hit_tokens", traffic.hit_tokens}, {"misses", misses}};
+}
+
 // An administrator sees the ledger and every tenant; the others see themselves.
 json kv_json(EngineCore& core, const Serving& serving, const Caller& caller) {
   json result = {{"object", "kv"}, {"tenant", tenant_json(core, serving.keys, caller.tenant)}};
   if (!caller.is_admin) return result;
-  result.update(budget_json(core.stats()));
+  const EngineStats stats = core.stats();
+  result.update(budget_json(stats));
+  if (stats.has_tier) result["tier"] = tier_json(stats);
   json tenants = json::array();
   for (size_t id = 0; id < core.tenants().size(); ++id) {
     tenants.push_back(tenant_json(core, serving.keys, static_cast<uint32_t>(id)));

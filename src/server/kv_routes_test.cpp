@@ -5,6 +5,7 @@
 
 #include "engine/testing/tiny_engine.h"
 #include "http/testing/test_client.h"
+#include "kv/testing/memory_tier.h"
 #include "server/api_server.h"
 
 namespace weir {
@@ -18,13 +19,14 @@ constexpr const char* kRoot = "Authorization: Bearer r-key\r\n";
 
 class KvRoutesTest : public testing::Test {
  protected:
-  KvRoutesTest() {
+  explicit KvRoutesTest(Tier* tier = nullptr) {
     ApiServerOptions options;
     options.http.port = 0;
     options.keys = *ApiKeys::parse(
         "alice:a-key floor=64KiB ceiling=8MiB\nbob:b-key\nroot:r-key admin", "keys");
     EngineOptions engine_options = reuse_options();
     engine_options.tenants = options.keys->tenants();
+    engine_options.tier = tier;
     engine = std::move(*Engine::create(tiny_model(), cpu_device(), engine_options));
     server = std::move(*ApiServer::start(tiny_model(), *engine, std::move(options)));
   }
@@ -145,6 +147,24 @@ TEST_F(KvRoutesTest, BadBodiesAreRefused) {
   EXPECT_EQ(ask("POST", "/v1/kv/conversations/chat/rewind", kAlice, deep).status, 400);
   EXPECT_EQ(ask("GET", "/v1/kv/conversations/%ff", kAlice).status, 404);
   EXPECT_EQ(ask("PUT", "/v1/kv/conversations/chat", kAlice).status, 405);
+}
+
+struct MemoryTierFirst {
+  MemoryTier tier{1};
+};
+class KvRoutesTierTest : public MemoryTierFirst, public KvRoutesTest {
+ protected:
+  KvRoutesTierTest() : KvRoutesTest(&tier) {}
+};
+
+TEST_F(KvRoutesTierTest, AnAdministratorSeesTheTier) {
+  talk(1, "chat");
+  const json root = ask("GET", "/v1/kv", kRoot).body;
+  EXPECT_EQ(root.at("tier").at("lookups"), 1);
+  EXPECT_EQ(root.at("tier").at("hits"), 0);
+  EXPECT_EQ(root.at("tier").at("misses").at("not_held"), 1);
+  EXPECT_GT(root.at("by_tag").at("tier_memory"), 0);
+  EXPECT_FALSE(ask("GET", "/v1/kv", kAlice).body.contains("tier"));
 }
 
 }  // namespace

@@ -132,6 +132,36 @@ void add_tokens(Families& out, const EngineStats& stats) {
             stats.tokens_per_second);
 }
 
+// Nothing where there is no tier.
+void add_tier(Families& out, const EngineStats& stats) {
+  if (!stats.has_tier) return;
+  const TierCounters& traffic = stats.tier_traffic;
+  out.gauge("weir_tier_used_bytes", "Records that the tier holds.", number(stats.tier.used));
+  out.gauge("weir_tier_capacity_bytes", "Most that it may hold.", number(stats.tier.capacity));
+  out.gauge("weir_tier_records", "Blocks that it holds.", number(stats.tier.records));
+  out.counters("weir_tier_bytes_total", "Bytes of records written to the tier and read from it.",
+               "direction", {{"in", number(traffic.written)}, {"out", number(traffic.read)}});
+  out.counters("weir_tier_records_total", "Records written to the tier and read from it.",
+               "direction",
+               {{"in", number(traffic.written_records)}, {"out", number(traffic.read_records)}});
+  out.counter("weir_tier_lookups_total", "Prompts that the tier was asked about.", traffic.loads);
+  out.counter("weir_tier_hits_total", "Of these, those for which something came.", traffic.hits);
+  out.counter("weir_tier_hit_tokens_total", "Tokens that were not computed for that.",
+              traffic.hit_tokens);
+  Labelled misses;
+  for (int i = 0; i < kTierMissCount; ++i) {
+    misses.emplace_back(tier_miss_name(static_cast<TierMiss>(i)),
+                        number(traffic.misses[static_cast<size_t>(i)]));
+  }
+  out.counters("weir_tier_misses_total",
+               "Lookups for which nothing came, or less than the tier had, by why.", "reason",
+               misses);
+  out.counter("weir_tier_failed_writes_total", "Records that could not be written.",
+              traffic.failed_writes);
+  out.counter("weir_tier_evicted_unwritten_total",
+              "Blocks that were evicted before they could be written.", traffic.evicted_unwritten);
+}
+
 }  // namespace
 
 std::string metrics_text(const EngineStats& engine, const GateStats& gate, const HttpStats& http) {
@@ -139,6 +169,7 @@ std::string metrics_text(const EngineStats& engine, const GateStats& gate, const
   add_kv(out, engine);
   add_requests(out, engine, gate);
   add_tokens(out, engine);
+  add_tier(out, engine);
   out.histogram("weir_step_seconds", "Time of the engine's steps.", engine.step_times);
   out.counter("weir_failed_steps_total", "Steps that could not be computed.", engine.failed_steps);
   out.gauge("weir_stalled_seconds", "Time with work but without a finished step.",

@@ -42,7 +42,8 @@ class MemoryTier final : public Tier {
   // In 256ths; all operations of that kind.
   void set_fault(TierFault fault, int chance) { chances_[static_cast<size_t>(fault)] = chance; }
   void end_faults() { chances_ = {}; }
-  void set_delay(int polls) { delay_ = polls; }  // at most
+  void set_delay(int polls) { delay_ = polls; }    // at most
+  void hold(bool is_held) { is_held_ = is_held; }  // nothing ends
   // The k-th operation from now on is refused, and no other. Negative: none.
   void refuse_after(int64_t passes) { refuse_after_ = passes; }
   // Likewise, one that was started does not succeed.
@@ -89,6 +90,7 @@ class MemoryTier final : public Tier {
   std::vector<TierDone> poll() override {
     copied_ = {};
     std::vector<TierDone> done;
+    if (is_held_) return done;
     for (size_t i = 0; i < pending_.size();) {
       Operation& op = pending_[i];
       if (op.polls_left > 0) --op.polls_left;
@@ -104,6 +106,7 @@ class MemoryTier final : public Tier {
     return done;
   }
   void drain() override {
+    is_held_ = false;
     for (Operation& op : pending_) op.polls_left = 0;
   }
   TierStats stats() const override {
@@ -215,6 +218,7 @@ class MemoryTier final : public Tier {
   std::mt19937_64 random_;
   std::array<int, kTierFaults> chances_{};
   int delay_ = 0;
+  bool is_held_ = false;
   int64_t refuse_after_ = -1, fail_after_ = -1;
   Records records_;
   std::vector<Operation> pending_;
