@@ -391,6 +391,11 @@ TEST_F(OpenAiApiTest, ARequestFailsWithItsFirstChoiceThatFails) {
     }
     EXPECT_TRUE(is_idle);
   }
+  engine_->with_core([&](EngineCore& core) {
+    const auto outcomes = core.stats().requests_by_outcome;
+    EXPECT_EQ(outcomes[static_cast<size_t>(FinishReason::failed)], 2u);
+    EXPECT_EQ(outcomes[static_cast<size_t>(FinishReason::cancelled)], 4u);
+  });
 }
 
 TEST_F(OpenAiApiTest, StoppedEngineIsAnErrorAndNotSilence) {
