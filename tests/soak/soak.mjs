@@ -2,15 +2,21 @@
 // with an edited history, ask too much, or send nonsense. In the end the ledger must be back where it
 // was, no request stuck, memory flat, and every reply the one that its prompt gets alone.
 //   node soak.mjs WEIR MODEL SECONDS [CLIENTS] [PREFIX...]   PREFIX: a command to start weir under
-import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
-import http from "node:http";
+// WEIR_SOAK_MEMORY_LIMIT: bytes of anonymous memory that the server may never have.
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { WeirServer } from "./weir_server.mjs";
 
 const [weir, model, secondsText, clientsText = "300", ...prefix] = process.argv.slice(2);
 const seconds = Number(secondsText);
 const clients = Number(clientsText);
 const kBudget = 24 * 1024 * 1024;
 const kPrompts = 24;
+const kQueueSeconds = 60;
+// Nothing takes longer: the queue, and a reply of sixty tokens beside thirty others.
+const kStuckSeconds = 2 * kQueueSeconds;
+const memoryLimit = Number(process.env.WEIR_SOAK_MEMORY_LIMIT ?? Infinity);
 
 const failures = [];
 const fail = (what) => {
@@ -19,53 +25,43 @@ const fail = (what) => {
 };
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// --- the server -----------------------------------------------------------------------------------
+// --- the servers ----------------------------------------------------------------------------------
 
-const args = ["serve", "-m", model, "--port", "0", "-t", "1", "--kv-budget", String(kBudget), "--parallel", "32",
-  "--queue", "400", "--queue-timeout", "120", "--grace", "5"];
-const command = [...prefix, weir, ...args];
-const server = spawn(command[0], command.slice(1), { stdio: ["ignore", "pipe", "inherit"] });
-const exited = new Promise((resolve) => server.on("exit", (code, signal) => resolve(signal ?? code)));
-const port = await new Promise((resolve, reject) => {
-  let text = "";
-  server.stdout.on("data", (bytes) => {
-    text += bytes;
-    const found = text.match(/listening on http:\/\/[^:]+:(\d+)/);
-    if (found) resolve(Number(found[1]));
-  });
-  exited.then((how) => reject(new Error(`weir ended before it listened: ${how}`)));
-});
+const serve = [weir, "serve", "-m", model, "-t", "1", "--grace", "5"];
+const ended = (how) => {
+  console.error(`soak: weir ended: ${how}`);
+  process.exit(1);
+};
+const server = await WeirServer.start([...prefix, ...serve, "--kv-budget", String(kBudget), "--parallel", "32",
+  "--queue", "400", "--queue-timeout", String(kQueueSeconds)], ended);
+const startMemory = server.residentBytes();
 
-// Resident bytes of weir, of anonymous memory: pages of the mapped file come and go as the system likes.
-function residentBytes() {
-  const pid = prefix.length === 0 ? server.pid : Number(readFileSync(`/proc/${server.pid}/task/${server.pid}/children`, "utf8").trim() || server.pid);
-  return Number(readFileSync(`/proc/${pid}/status`, "utf8").match(/^RssAnon:\s+(\d+)/m)[1]) * 1024;
+// What a prompt gets alone and from nothing: each is a tenant's of its own, who finds no KV of others.
+const kEditsKept = 40;
+const keys = Array.from({ length: kPrompts + kEditsKept }, (_, i) => `key-${i}`);
+const work = mkdtempSync(path.join(tmpdir(), "weir-soak-"));
+writeFileSync(path.join(work, "keys"), keys.map((key, i) => `tenant-${i}:${key}\n`).join(""));
+process.on("exit", () => rmSync(work, { recursive: true }));
+const other = await WeirServer.start([...serve, "--kv-budget", "512MiB", "--api-key-file", path.join(work, "keys")], ended);
+
+async function alone(request) {
+  const { body } = await other.ask("/v1/chat/completions", request, { key: keys.shift() });
+  const { text, finished, error } = streamed(body);
+  if (!finished) fail(`no reply to a prompt alone: ${error ?? body.slice(-200)}`);
+  return text;
+}
+
+// A request that must come to an end.
+async function ask(where, body = null, hangUpAfter = Infinity) {
+  const answer = await server.ask(where, body, { hangUpAfter, seconds: kStuckSeconds });
+  if (answer.status === -1) {
+    ++counts.stuck;
+    fail(`no end after ${kStuckSeconds} s: ${where} ${JSON.stringify(body).slice(0, 200)}`);
+  }
+  return answer;
 }
 
 // --- requests -------------------------------------------------------------------------------------
-
-const agent = new http.Agent({ keepAlive: true, maxSockets: Infinity });
-
-// Resolves to { status, body }; `hangUpAfter` bytes of the answer, or never.
-function ask(path, body, hangUpAfter = Infinity) {
-  return new Promise((resolve) => {
-    const request = http.request({ host: "127.0.0.1", port, path, method: body === null ? "GET" : "POST", agent,
-      headers: { "content-type": "application/json" } }, (response) => {
-      let text = "";
-      response.setEncoding("utf8");
-      response.on("data", (piece) => {
-        text += piece;
-        if (text.length > hangUpAfter) request.destroy();
-      });
-      response.on("end", () => resolve({ status: response.statusCode, body: text }));
-      response.on("error", () => resolve({ status: 0, body: text }));
-      response.on("close", () => resolve({ status: 0, body: text }));
-    });
-    request.on("error", () => resolve({ status: 0, body: "" }));
-    if (body !== null) request.write(typeof body === "string" ? body : JSON.stringify(body));
-    request.end();
-  });
-}
 
 // The text of a streamed completion, and whether it came to its end.
 function streamed(body) {
@@ -101,7 +97,16 @@ function messagesOf(i) {
 const requestOf = (i) => ({ messages: messagesOf(i), max_tokens: 24 + (i % 3) * 12, temperature: 0, stream: true,
   ...(i % 3 === 0 ? { conversation: `talk ${i}` } : {}) });
 
-const counts = { replies: 0, hangUps: 0, refused: 0, busy: 0 };
+const counts = { requests: 0, replies: 0, edits: 0, hangUps: 0, refused: 0, busy: 0, stuck: 0, crossed: 0 };
+
+function compare(what, text, expectedText) {
+  if (text === expectedText) return;
+  ++counts.crossed;
+  fail(`${what} got ${JSON.stringify(text)} for ${JSON.stringify(expectedText)}`);
+}
+
+// Some edited requests and what they got, to be compared in the end.
+const edits = [];
 
 const kinds = [
   // A reply to its end: the one that this prompt gets alone.
@@ -110,8 +115,8 @@ const kinds = [
     const answer = await ask("/v1/chat/completions", requestOf(i));
     if (answer.status === 429 || answer.status === 503) return void ++counts.busy;
     const { text, finished, error } = answer.status === 200 ? streamed(answer.body) : {};
-    if (!finished) return fail(`prompt ${i} ended early: ${answer.status} ${error ?? answer.body.slice(-200)}`);
-    if (text !== expected[i]) fail(`prompt ${i} got ${JSON.stringify(text)} for ${JSON.stringify(expected[i])}`);
+    if (!finished) return answer.status === -1 || fail(`prompt ${i} ended early: ${answer.status} ${error ?? answer.body.slice(-200)}`);
+    compare(`prompt ${i}`, text, expected[i]);
     ++counts.replies;
   },
   async (random) => {
@@ -124,9 +129,11 @@ const kinds = [
     request.messages[at] = { ...request.messages[at], content: `Something else, ${Math.floor(random() * 50)}.` };
     const answer = await ask("/v1/chat/completions", request);
     if (answer.status === 429 || answer.status === 503) return void ++counts.busy;
-    if (answer.status !== 200 || !streamed(answer.body).finished)
-      fail(`an edit ended early: ${answer.status} ${answer.body.slice(-200)}`);
-    ++counts.replies;
+    const { text, finished } = answer.status === 200 ? streamed(answer.body) : {};
+    if (!finished) return answer.status === -1 || fail(`an edit ended early: ${answer.status} ${answer.body.slice(-200)}`);
+    ++counts.edits;
+    const place = edits.length < kEditsKept ? edits.length : Math.floor(random() * counts.edits);
+    if (place < kEditsKept) edits[place] = { request, text };
   },
   async () => {  // more than any context
     const answer = await ask("/v1/chat/completions", { messages: [{ role: "user", content: "story ".repeat(6000) }] });
@@ -145,12 +152,14 @@ const kWeights = [0.5, 0.7, 0.85, 0.95, 1];
 // --- the run --------------------------------------------------------------------------------------
 
 async function ledger() {
-  return JSON.parse((await ask("/v1/kv", null)).body);
+  return JSON.parse((await ask("/v1/kv")).body);
 }
 
 const expected = [];
-for (let i = 0; i < kPrompts; ++i) expected.push(streamed((await ask("/v1/chat/completions", requestOf(i))).body).text);
-if (expected.some((text) => text === "")) fail("a prompt has no reply");
+for (let i = 0; i < kPrompts; ++i) expected.push(await alone(requestOf(i)));
+for (let i = 0; i < kPrompts; ++i) await ask("/v1/chat/completions", requestOf(i));
+const warmMemory = server.residentBytes();
+const warmKv = await ledger();
 
 const end = Date.now() + seconds * 1000;
 async function client(seed) {
@@ -159,6 +168,7 @@ async function client(seed) {
   await sleep(random() * 2000);
   while (Date.now() < end) {
     const draw = random();
+    ++counts.requests;
     await kinds[kWeights.findIndex((w) => draw < w)](random);
     await sleep(random() * 300);
   }
@@ -167,8 +177,11 @@ async function client(seed) {
 const memory = [];
 async function watch() {
   while (Date.now() < end) {
-    memory.push(residentBytes());
+    memory.push(server.residentBytes());
+    if (memory.at(-1) > memoryLimit) fail(`${memory.at(-1)} bytes of memory, over ${memoryLimit}`);
     const kv = await ledger();
+    const health = await ask("/health");
+    if (health.status !== 200) fail(`not healthy: ${health.status} ${health.body}`);
     if (kv.used > kv.limit || kv.peak > kv.limit) fail(`KV over its limit: used ${kv.used}, peak ${kv.peak} of ${kv.limit}`);
     await sleep(1000);
   }
@@ -178,7 +191,7 @@ await Promise.all([watch(), ...Array.from({ length: clients }, (_, i) => client(
 
 // Everything has been answered or given up; what was cancelled ends with its step.
 for (let i = 0; i < 50; ++i) {
-  const metrics = (await ask("/metrics", null)).body;
+  const metrics = (await ask("/metrics")).body;
   if (/weir_requests_running 0\n/.test(metrics) && /weir_requests_waiting 0\n/.test(metrics)) break;
   if (i === 49) fail("requests are stuck");
   await sleep(100);
@@ -187,11 +200,12 @@ const kv = await ledger();
 for (const tag of ["live_global", "live_local", "step_headroom", "staging_in", "staging_out"]) {
   if (kv.by_tag[tag] !== 0) fail(`${kv.by_tag[tag]} bytes are still ${tag}`);
 }
-if ((await ask("/health", null)).status !== 200) fail("not healthy at the end");
+if ((await ask("/health")).status !== 200) fail("not healthy at the end");
 for (let i = 0; i < kPrompts; i += 5) {
-  const { text } = streamed((await ask("/v1/chat/completions", requestOf(i))).body);
-  if (text !== expected[i]) fail(`after all, prompt ${i} gets ${JSON.stringify(text)}`);
+  const answer = await ask("/v1/chat/completions", requestOf(i));
+  if (answer.status !== -1) compare(`after all, prompt ${i}`, streamed(answer.body).text, expected[i]);
 }
+for (const { request, text } of edits) compare("an edit", text, await alone(request));
 // Memory of the second half against that of the second quarter, when everything is warm.
 const half = Math.floor(memory.length / 2);
 const most = (values) => values.reduce((a, b) => Math.max(a, b), 0);
@@ -200,12 +214,22 @@ const kGrowth = 16 * 1024 * 1024;
 if (after > before + kGrowth) fail(`memory grew from ${before} to ${after} bytes`);
 if (counts.replies < clients / 4) fail(`only ${counts.replies} replies`);
 
-server.kill("SIGTERM");
-const how = await exited;
-if (how !== 0) fail(`weir ended with ${how}`);
-agent.destroy();
+const endMemory = server.residentBytes();
+for (const one of [server, other]) {
+  const how = await one.stop();
+  if (how !== 0) fail(`weir ended with ${how}`);
+}
 const MiB = (bytes) => (bytes / 1048576).toFixed(1);
-console.log(`${clients} clients, ${seconds} s: ${counts.replies} replies, ${counts.hangUps} hang-ups, ` +
-  `${counts.refused} refused, ${counts.busy} sent away as busy; KV peak ${MiB(kv.peak)} of ${MiB(kv.limit)} MiB, ` +
-  `memory ${MiB(before)} then ${MiB(after)} MiB; ${failures.length} failures`);
+const kept = kv.by_tag.idle + kv.by_tag.restart;
+console.log(`soak: ${clients} clients for ${seconds} s
+  requests   ${counts.requests}: ${counts.replies} replies compared with what their prompts get alone,
+             ${counts.edits} to edited histories (${edits.length} of them compared, too), ${counts.hangUps} hang-ups,
+             ${counts.refused} refused as wrong, ${counts.busy} sent away as busy
+  stuck      ${counts.stuck} of them had no end after ${kStuckSeconds} s
+  crossed    ${counts.crossed} had another text than alone
+  KV         peak ${MiB(kv.peak)} of ${MiB(kv.limit)} MiB; used ${MiB(warmKv.used)} MiB before, ${MiB(kv.used)} MiB after:
+             ${MiB(kept)} MiB kept for return, ${kv.by_tag.live_global + kv.by_tag.live_local} bytes of requests
+  memory     ${MiB(startMemory)} MiB at the start, ${MiB(warmMemory)} after each prompt once,
+             most ${MiB(before)} in the second quarter, ${MiB(after)} in the second half, ${MiB(endMemory)} at the end
+  failures   ${failures.length}`);
 process.exit(failures.length ? 1 : 0);
