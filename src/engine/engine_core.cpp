@@ -33,6 +33,11 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
       options.max_context < 0 || options.max_context > kMaxTokens) {
     return Status(Code::invalid_input, "step tokens, running requests or context out of range");
   }
+  if (options.tier && options.tier_model.empty()) {
+    return Status(Code::invalid_input,
+                  "a tier needs a name of the model, by which it is told "
+                  "from others there");
+  }
   Result<KvPlanner> planner = KvPlanner::create(model.geometry(), options.kv);
   if (!planner) return planner.error();
   std::unique_ptr<EngineCore> core(new EngineCore(model, device, options, std::move(*planner)));

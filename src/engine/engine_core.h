@@ -44,7 +44,7 @@ struct EngineOptions {
   // Where idle conversations go that RAM has no room for, and come back from; must outlive the
   // engine. Null: nowhere.
   Tier* tier = nullptr;
-  // What names the model there: equal strings must mean the same weights, tokenizer and kernels.
+  // What names the model there, see model_fingerprint(): equal strings must mean equal rows.
   std::string tier_model;
   // Idle conversations are written ahead until this much of the budget can be freed without loss;
   // negative: a quarter of it.

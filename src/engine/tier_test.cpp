@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/testing/prompts.h"
 #include "kv/testing/memory_tier.h"
+#include "model/fingerprint.h"
 
 namespace weir {
 namespace {
@@ -156,6 +157,29 @@ TEST(EngineTier, TenantsFindTheirOwnAlone) {
   const Reply reply = reply_to(*core, other);
   EXPECT_EQ(reply.tokens, answer());
   EXPECT_EQ(reply.usage.cached_tokens, 0);
+}
+
+TEST(EngineTier, AModelWithoutANameIsRefused) {
+  MemoryTier tier(1);
+  EngineOptions options = tier_options(tier);
+  options.tier_model.clear();
+  EXPECT_EQ(EngineCore::create(tiny_model(), cpu_device(), options).status().code(),
+            Code::invalid_input);
+}
+
+TEST(EngineTier, AModelIsNamedByItsBytesAndByWhatChangesRows) {
+  const std::string tiny = WEIR_SOURCE_DIR "/models/weir-tiny/weir-tiny-";
+  const auto name = [](const std::string& path, const ModelOptions& options) {
+    const Result<std::string> made = model_fingerprint(path, options);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made.ok() ? *made : "";
+  };
+  const std::string f16 = name(tiny + "f16.gguf", {});
+  EXPECT_EQ(name(tiny + "f16.gguf", {}), f16);
+  EXPECT_NE(name(tiny + "q8_0.gguf", {}), f16);
+  EXPECT_NE(name(tiny + "f16.gguf", {.exact = true}), f16);
+  EXPECT_NE(name(tiny + "f16.gguf", {.context = 1 << 20}), f16);
+  EXPECT_EQ(model_fingerprint(tiny + "none.gguf", {}).status().code(), Code::not_found);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(PrefixModel, RandomOperationsAgreeWithTheModel) {
   // of a hundred operations, by the seed), and starts find something.
   EXPECT_GT(sum.evicted * 20, sum.ops);
   EXPECT_GT(sum.matched * 40, sum.ops);
-  EXPECT_GT(sum.healed * 250, sum.ops);
+  EXPECT_GT(sum.healed * 400, sum.ops);
   EXPECT_GT(sum.missed * 50, sum.ops);
   EXPECT_GT(sum.loads * 50, sum.ops);
   EXPECT_GT(sum.brought * 800, sum.ops);

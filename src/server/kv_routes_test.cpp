@@ -27,6 +27,7 @@ class KvRoutesTest : public testing::Test {
     EngineOptions engine_options = reuse_options();
     engine_options.tenants = options.keys->tenants();
     engine_options.tier = tier;
+    engine_options.tier_model = "weir-tiny";
     engine = std::move(*Engine::create(tiny_model(), cpu_device(), engine_options));
     server = std::move(*ApiServer::start(tiny_model(), *engine, std::move(options)));
   }
