@@ -6,6 +6,10 @@
 
 namespace weir {
 
+// Blocks are summed on the engine's thread before they are written, at several GB/s: this much
+// between two steps keeps no reply waiting for long.
+constexpr Bytes kWritesBetweenSteps{64 * kMiB};
+
 // Whether the request has to wait for the tier: it is asked once for what RAM lacks of the prompt,
 // and has until tier_wait to bring it.
 bool EngineCore::waits_for_tier(Work& work) {
@@ -48,8 +52,9 @@ Bytes EngineCore::room_for_writing() const {
   const Bytes most{budget_.limit().v / 4};
   if (running_.empty()) return most;
   const Bytes under_way = budget_.used(Tag::staging_out);
-  return std::min(
-      most, room_for_running(running_.front()->request.tenant) - promised_to_running() + under_way);
+  const Bytes unneeded =
+      room_for_running(running_.front()->request.tenant) - promised_to_running() + under_way;
+  return std::min({most, unneeded, under_way + kWritesBetweenSteps});
 }
 
 }  // namespace weir
