@@ -84,24 +84,24 @@ struct KeyVectors<T> {
   const std::byte* bytes[kBlockVectors];
 };
 
-// Calls take(n, v, k) with the n-th element of the chain of the keys of vector v, for the 32
+// Calls take(n, v, k) with the n-th element of the chain of the keys of vector v of V, for the 32
 // elements of a part. bytes: of each vector's keys, byte after byte `B` apart.
-template <class Take>
+template <int V, class Take>
 HWY_INLINE void for_elements(Quantized<8>, const std::byte* const* bytes, ptrdiff_t B, Take take) {
   for (int i = 0; i < 32; ++i) {
-    for (int v = 0; v < kBlockVectors; ++v) take(i, v, load_signed_bytes(bytes[v] + i * B));
+    for (int v = 0; v < V; ++v) take(i, v, load_signed_bytes(bytes[v] + i * B));
   }
 }
 
 // A byte of low bits is two elements; those that share a byte of high bits come together. This is
 // chain_element's order.
-template <int kBits, class Take>
+template <int V, int kBits, class Take>
 HWY_INLINE void for_elements(Quantized<kBits>, const std::byte* const* bytes, ptrdiff_t B,
                              Take take) {
   using Block = QuantizedBlock<kBits>;
   constexpr int kStep = kBits == 4 ? 16 : Block::kHighBytes;
   for (int i = 0; i < kStep; ++i) {
-    for (int v = 0; v < kBlockVectors; ++v) {
+    for (int v = 0; v < V; ++v) {
       IntVec high = hn::Zero(IntTag());
       if constexpr (kBits > 4) high = load_bytes(bytes[v] + Block::high_byte(i) * B);
       int n = i * (32 / kStep);
@@ -179,7 +179,7 @@ HWY_INLINE void score_few(const KeyVectors<T>& keys, const ValuesAhead& ahead, p
   for (int first = 0; first < k_dim; first += kQuantizedElements, q += kQuantizedElements * R) {
     ask_for_part(ahead, first);
     const KeyPart<T> part(keys, stride, first);
-    for_elements(T(), part.bytes, stride, [&](int n, int v, FloatVec k) HWY_ATTR {
+    for_elements<kBlockVectors>(T(), part.bytes, stride, [&](int n, int v, FloatVec k) HWY_ATTR {
       sums.add(v, hn::Mul(k, part.scales[v]), q + n * R);
     });
   }
@@ -222,7 +222,7 @@ HWY_INLINE void score_many(const KeyVectors<T>& keys, const ValuesAhead& ahead, 
     for (int i = 0; i < n_elements; i += kQuantizedElements) {
       ask_for_part(ahead, first + i);
       const KeyPart<T> part(keys, stride, first + i);
-      for_elements(T(), part.bytes, stride, [&](int n, int v, FloatVec k) HWY_ATTR {
+      for_elements<kBlockVectors>(T(), part.bytes, stride, [&](int n, int v, FloatVec k) HWY_ATTR {
         hn::Store(hn::Mul(k, part.scales[v]), FloatTag(), unpacked.at[i + n] + v * kLanes);
       });
     }

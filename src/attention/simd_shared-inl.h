@@ -95,18 +95,25 @@ HWY_INLINE float* unpack_values(const T* row, int dim, int begin, int end, float
   return to;
 }
 
+// Scores of a register block of columns of keys: [length][kBlockVectors * kLanes] floats. Not
+// inlined: once for all types.
+HWY_NOINLINE void score_unpacked_keys(const float* unpacked, int rows, int length, const float* q,
+                                      float* scores) {
+  KeyVectors<float> keys;
+  for (int v = 0; v < kBlockVectors; ++v) keys.at[v] = unpacked + v * kLanes;
+  score_rows<float, false>(keys, {}, kBlockVectors * kLanes, rows, length, q, scores);
+}
+
 // Scores of keys that unpack(key, to) puts together, a vector of them at a time.
 template <class Unpack>
 HWY_INLINE void score_made_keys(const PartKeys& part, int rows, int length, const float* q,
                                 float* scores, Unpack unpack) {
   constexpr int kStep = kBlockVectors * kLanes;
-  KeyVectors<float> keys;
-  for (int v = 0; v < kBlockVectors; ++v) keys.at[v] = part.unpacked + v * kLanes;
   for (int key = part.begin / kStep * kStep; key < part.end; key += kStep) {
     for (int v = 0; v < kBlockVectors; ++v) {
       unpack(nearest_vector(part, key + v * kLanes), part.unpacked + v * kLanes);
     }
-    score_rows<float, false>(keys, {}, kStep, rows, length, q, scores + key);
+    score_unpacked_keys(part.unpacked, rows, length, q, scores + key);
   }
 }
 
@@ -145,10 +152,9 @@ template <QuantizedType T>
 HWY_INLINE void unpack_key_part(const std::byte* part, int block_tokens, int row, float* to,
                                 ptrdiff_t stride) {
   const FloatVec scales = load_scales(part + 2 * row);
-  const std::byte* bytes[kBlockVectors];
-  for (int v = 0; v < kBlockVectors; ++v) bytes[v] = part + 2 * block_tokens + row;
-  for_elements(T(), bytes, block_tokens, [&](int n, int v, FloatVec k) HWY_ATTR {
-    if (v == 0) hn::StoreU(hn::Mul(k, scales), FloatTag(), to + n * stride);
+  const std::byte* bytes = part + 2 * block_tokens + row;
+  for_elements<1>(T(), &bytes, block_tokens, [&](int n, int, FloatVec k) HWY_ATTR {
+    hn::StoreU(hn::Mul(k, scales), FloatTag(), to + n * stride);
   });
 }
 
