@@ -34,7 +34,7 @@ class Conversations {
  public:
   // Names a tenant may have at once; beyond, the one unused for longest is forgotten.
   static constexpr size_t kMostPerTenant = 1024;
-  static constexpr size_t kLongestName = 256;
+  static constexpr size_t kLongestName = 128;
 
   Conversations(KvCache& cache, const Tenants& tenants) : cache_(cache), tenants_(tenants) {}
 

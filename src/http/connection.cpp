@@ -34,6 +34,7 @@ void Connection::start() {
   set_phase(Phase::idle);
   // A client that says nothing has less time than one that was served before.
   arm_deadline(shared_->options.limits.header_time);
+  rest();
   read_more();
 }
 

@@ -373,6 +373,17 @@ TEST_F(HttpServerTest, TheLongestIdleConnectionMakesRoomForANewOne) {
   EXPECT_EQ(server->stats().refused, 0u);
 }
 
+// Who connects and says nothing keeps nobody out.
+TEST_F(HttpServerTest, ConnectionsThatSayNothingMakeRoom) {
+  options.limits.max_connections = 3;
+  std::vector<TestClient> silent;
+  for (int i = 0; i < 7; ++i) silent.push_back(connect());
+  TestClient client = connect();
+  EXPECT_EQ(client.get("/hello").status, 200);
+  EXPECT_TRUE(silent[0].is_at_end());
+  EXPECT_EQ(server->stats().refused, 0u);
+}
+
 // --- answers that take time ---------------------------------------------------------------------
 
 TEST_F(HttpServerTest, AStreamArrivesPieceByPiece) {

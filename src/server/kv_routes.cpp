@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/untrusted_json.h"
 #include "engine/conversations.h"
 #include "server/api_keys.h"
 #include "server/serving.h"
@@ -106,9 +107,9 @@ HttpResponse inspected(EngineCore& core, uint32_t tenant, const std::string& nam
 // The body's object; empty without a body. Nothing if it is something else.
 std::optional<json> body_object(const HttpRequest& request) {
   if (request.body.empty()) return json::object();
-  json body = json::parse(request.body, nullptr, false);
-  if (!body.is_object()) return std::nullopt;
-  return body;
+  Result<json> body = parse_untrusted(request.body);
+  if (!body || !body->is_object()) return std::nullopt;
+  return std::move(*body);
 }
 
 // What is done with a conversation, on the engine's thread. Its answer is the conversation's

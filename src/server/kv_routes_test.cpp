@@ -136,6 +136,13 @@ TEST_F(KvRoutesTest, AConversationCanBePinnedCheckpointedRewoundForkedAndDeleted
 
 TEST_F(KvRoutesTest, BadBodiesAreRefused) {
   talk(1, "chat");
+  constexpr size_t kDepth = 200000;
+  const std::string deep_body =
+      "{\"a\":" + std::string(kDepth, '[') + std::string(kDepth, ']') + "}";
+  for (const char* deed : {"pin", "rewind", "fork"}) {
+    const std::string path = std::string("/v1/kv/conversations/chat/") + deed;
+    EXPECT_EQ(ask("POST", path, kAlice, deep_body).status, 400) << deed;
+  }
   for (const char* body :
        {"", "{}", "[]", "{", "{\"tokens\":-1}", "{\"tokens\":\"1\"}", "{\"tokens\":1e3}",
         "{\"tokens\":99999}", "{\"tokens\":1e99}", "{\"tokens\":18446744073709551615}", "\xff"}) {
