@@ -203,6 +203,9 @@ TEST(Cli, BadInputIsOneLineThatSaysWhatToDo) {
   expect_refused("run -m " + kTiny + " -f " + kText + " -c 100000 --kv-budget 2MiB",
                  "largest context");
   expect_refused("nonsense", "nonsense");
+  expect_refused("verify -m " + kTiny + " --kv-type q8_0", "weir perplexity");
+  expect_refused("verify -m " + kTiny + " --kv-type-local f32", "global and local");
+  expect_refused("verify -m " + kTiny + " -n 1073741824", "context of");
   expect_refused("verify -m " + kTiny + " -f /no/such/text", "/no/such/text");
   expect_refused("plan no-such-model", "no-such-model");
 }

@@ -179,6 +179,28 @@ void warn_of_other_models(const KvGeometry& geometry) {
   }
 }
 
+// llama.cpp has one type for all keys and one for all values, and rounding alone explains a
+// difference only where it stores floats.
+Status check_comparable(const KvGeometry& geometry, const KvFormat& kv, int64_t n_tokens) {
+  if (geometry.max_context > 0 && n_tokens > geometry.max_context) {
+    return Status(Code::invalid_input, "-n " + std::to_string(n_tokens) +
+                                           " is more than the model's context of " +
+                                           std::to_string(geometry.max_context) + " tokens");
+  }
+  if (kv.global_k != kv.local_k || kv.global_v != kv.local_v) {
+    return Status(Code::invalid_input,
+                  "verify needs the same KV types in global and local layers, as llama.cpp has; "
+                  "weir perplexity compares any");
+  }
+  for (const KvType type : {kv.global_k, kv.global_v}) {
+    if (kv_type_block(type) == 1) continue;
+    return Status(Code::invalid_input,
+                  std::string("verify compares float KV, not ") + kv_type_name(type) +
+                      "; what quantized KV changes is measured by weir perplexity --kv-type");
+  }
+  return {};
+}
+
 int verify(const VerifyOptions& options) {
   if (!(options.max_nmse >= 0)) {
     return report(Status(Code::invalid_input, "--max-nmse must be a number, 0 or more"));
@@ -190,6 +212,9 @@ int verify(const VerifyOptions& options) {
   warn_of_other_models((*model)->geometry());
   Result<EngineOptions> engine = options.engine.engine_options(**model);
   if (!engine) return report(engine.error());
+  if (Status s = check_comparable((*model)->geometry(), engine->kv, options.n_tokens); !s.ok()) {
+    return report(s);
+  }
   Result<std::vector<Token>> tokens = tokens_to_verify(options, **model);
   if (!tokens) return report(tokens.error());
 
