@@ -3,6 +3,7 @@
 // layers, so that all of them take a minute.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <random>
