@@ -14,20 +14,56 @@ mkdir -p "$logs"
 limit() { timeout --foreground --kill-after=10 "$@"; }
 test_seconds=1800
 
-# run_gtest NAME COMMAND...: runs a GoogleTest program and adds its counts; its output is shown when
-# something failed. A program that dies counts as one more failure.
-run_gtest() {
-  local name=$1 log="$logs/$1.log" start=$SECONDS code=0 ok bad
+# start_gtest NAME COMMAND...: runs a GoogleTest program; leaves its output, exit code and time.
+start_gtest() {
+  local name=$1 start=$SECONDS code=0
   shift
-  limit "$test_seconds" "$@" --gtest_brief=0 >"$log" 2>&1 </dev/null || code=$?
+  limit "$test_seconds" "$@" --gtest_brief=0 >"$logs/$name.log" 2>&1 </dev/null || code=$?
+  echo "$code $((SECONDS - start))" >"$logs/$name.end"
+}
+
+# report_gtest NAME: adds its counts; its output is shown when something failed. A program that dies
+# counts as one more failure.
+report_gtest() {
+  local name=$1 log="$logs/$1.log" code seconds ok bad
+  read -r code seconds <"$logs/$name.end"
   ok=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
   bad=$(sed -n 's/^ *\([0-9]*\) FAILED TEST.*/\1/p' "$log" | tail -n 1)
   : "${ok:=0}" "${bad:=0}"
   [ "$code" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
   passed=$((passed + ok)) failed=$((failed + bad))
-  printf '    %-28s %5d passed, %d failed  (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
-  [ "$bad" -eq 0 ] || tail -n 60 "$log"
+  printf '    %-28s %5d passed, %d failed  (%d s)\n' "$name" "$ok" "$bad" "$seconds"
+  [ "$bad" -eq 0 ] || grep -A 20 -m 1 ' Failure$' "$log" || tail -n 60 "$log"
   [ "$code" -ne 124 ] || echo "    $name was stopped: it ran for $test_seconds s"
+}
+
+run_gtest() {
+  start_gtest "$@"
+  report_gtest "$1"
+}
+
+# run_gtests DIR SUFFIX NAME... [-- ARGS...]: the test programs of these floors, as many at a time as
+# there are cores that no build keeps busy.
+run_gtests() {
+  local dir=$1 suffix=$2 names=() name
+  local -A pids
+  shift 2
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    names+=("$1")
+    shift
+  done
+  [ $# -eq 0 ] || shift
+  set -m
+  for name in "${names[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+    start_gtest "${name}_test.$suffix" "$dir/${name}_test" "$@" &
+    pids[$name]=$!
+  done
+  set +m
+  for name in "${names[@]}"; do
+    wait "${pids[$name]}" || true
+    report_gtest "${name}_test.$suffix"
+  done
 }
 
 # run_tap NAME COMMAND...: runs a program that reports as node's test runner does and adds its counts.
@@ -105,8 +141,10 @@ build() {
   "$root/scripts/configure.sh" "$preset" "$dir" "${args[@]}" && "$root/scripts/compile.sh" "$dir" "$@"
 }
 
-asan_floors=(base geometry kv plan http openai attention model engine server)
-tsan_floors=(kv attention http engine server)
+# The longest first.
+asan_floors=(attention server engine kv model http plan geometry openai base)
+tsan_floors=(attention server engine kv http)
+gcc_floors=(kv geometry plan openai base)
 
 # build_named PRESET: the build of that name, with the programs that are run from it.
 build_named() {
@@ -169,7 +207,7 @@ set -m # a process group of its own, so that all of it can be stopped
 build_ahead &
 ahead=$!
 set +m
-trap 'kill -- "-$ahead" 2>/dev/null || true' EXIT
+trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done' EXIT
 
 if [ $released = 0 ]; then
   fail "release build"
@@ -190,9 +228,7 @@ fi
 say "address and undefined behaviour sanitizers"
 if built asan; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-  for name in "${asan_floors[@]}"; do
-    run_gtest "${name}_test.asan" "$root/build-asan/${name}_test"
-  done
+  run_gtests "$root/build-asan" asan "${asan_floors[@]}"
 fi
 
 say "thread sanitizer"
@@ -200,9 +236,7 @@ if built tsan; then
   # ggml's own threads are not instrumented: its barriers are invisible here, so the tests that go
   # through a ggml graph on several threads are left to the other builds; and so are those that
   # measure this process's memory, of which the sanitizer's own shadow is most.
-  for name in "${tsan_floors[@]}"; do
-    run_gtest "${name}_test.tsan" "$root/build-tsan/${name}_test" --gtest_filter='-AttentionBatch.*:CpuMemory.*'
-  done
+  run_gtests "$root/build-tsan" tsan "${tsan_floors[@]}" -- --gtest_filter='-AttentionBatch.*:CpuMemory.*'
 fi
 
 say "fuzz targets, $fuzz_seconds s each"
@@ -210,10 +244,12 @@ if built fuzz; then
   list_programs "$root/build-fuzz" fuzz
   # All at once: each is bound by its time, not by its work.
   pids=()
+  set -m
   for program in "${programs[@]}"; do
     fuzz "$program" >"$logs/$(basename "$program").log" 2>&1 </dev/null &
     pids+=($!)
   done
+  set +m
   for i in "${!programs[@]}"; do
     name=$(basename "${programs[$i]}")
     check_ended "$name" "${pids[$i]}"
@@ -222,9 +258,7 @@ fi
 
 say "GCC build"
 if built gcc; then
-  for name in base geometry kv plan openai; do
-    run_gtest "${name}_test.gcc" "$root/build-gcc/${name}_test"
-  done
+  run_gtests "$root/build-gcc" gcc "${gcc_floors[@]}"
 fi
 
 check format "$root/scripts/format.sh" --dry-run --Werror

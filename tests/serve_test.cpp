@@ -156,12 +156,39 @@ TEST(Serve, AStartThatFailsIsOneLine) {
   Server no_keys(usual({"--api-key-file", "/no/such/keys"}));
   expect_one_line(no_keys, 2, "/no/such/keys");
 
+  // What no request could be answered with.
+  Server bad_sampling(usual({"--top-p", "0"}));
+  expect_one_line(bad_sampling, 2, "top-p");
+  Server bad_grammar(usual({"--grammar", "root ::= ("}));
+  expect_one_line(bad_grammar, 2, "grammar");
+  Server bytes_to_rewind(usual({"--rewind-bound", "8MiB"}));
+  expect_one_line(bytes_to_rewind, 2, "--rewind-bound");
+  Server bad_origin(usual({"--cors", "example.org"}));
+  EXPECT_EQ(bad_origin.exit_code(), 2);
+  EXPECT_NE(bad_origin.errors().find("example.org"), std::string::npos);
+
   Server first(usual());
   const uint16_t port = first.port();
   ASSERT_NE(port, 0);
   Server second({"-m", kTiny, "-t", "1", "--kv-budget", "32MiB", "--port", std::to_string(port)});
   expect_one_line(second, 1, std::to_string(port));
   EXPECT_EQ(TestClient(port).get("/health").status, 200);
+}
+
+// The banner promises what the budget holds, not what the model could.
+TEST(Serve, TheBannerNamesTheContextThatFits) {
+  Server server({"-m", kTiny, "-t", "1", "--port", "0", "--kv-budget", "1MiB", "-c", "999999"});
+  ASSERT_NE(server.port(), 0);
+  server.terminate();
+  EXPECT_EQ(server.exit_code(), 0);
+  const std::string errors = server.errors();
+  EXPECT_NE(errors.find("-c 999999 is beyond"), std::string::npos) << errors;
+  const std::string before = "a conversation has at most ";
+  const size_t at = errors.find(before);
+  ASSERT_NE(at, std::string::npos) << errors;
+  const int tokens = std::atoi(errors.c_str() + at + before.size());
+  EXPECT_GT(tokens, 16);
+  EXPECT_LT(tokens, 2048);
 }
 
 // Field case 31: an option that changes nothing for this model is announced.

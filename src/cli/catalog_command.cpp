@@ -21,6 +21,7 @@ struct CatalogArguments {
   std::string weights = "q8_0";
   int64_t tokens = 0, step_tokens = 512;
   int n_layers = 0;
+  int n_threads = 1;
 };
 
 Result<CatalogEntry> read_entry(const std::string& path) {
@@ -69,10 +70,10 @@ Result<std::vector<CatalogEntry>> find_entries(const std::vector<std::string>& t
 }
 
 // Reads the tokens again and compares with what the entry says.
-Status measure_again(CatalogCheck& check) {
+Status measure_again(CatalogCheck& check, int n_threads) {
   for (size_t i = 0; i < check.entry->measured.size(); ++i) {
     const CatalogMeasurement& recorded = check.entry->measured[i];
-    const Result<CatalogMeasurement> now = measure_kv(check.entry->facts, recorded);
+    const Result<CatalogMeasurement> now = measure_kv(check.entry->facts, recorded, n_threads);
     if (!now) return now.error();
     const std::string what = std::to_string(now->resident_bytes) + " B resident after " +
                              std::to_string(recorded.tokens) + " tokens in " +
@@ -109,7 +110,7 @@ int verify(const CatalogArguments& a) {
   for (const CatalogEntry& entry : *entries) {
     checks.push_back(check_catalog_entry(entry));
     if (a.measures) {
-      if (Status s = measure_again(checks.back()); !s.ok()) return report(s);
+      if (Status s = measure_again(checks.back(), a.n_threads); !s.ok()) return report(s);
     }
     is_good &= checks.back().disagreements.empty();
   }
@@ -133,10 +134,16 @@ int measure(const CatalogArguments& a) {
         Status(Code::invalid_input,
                entry->facts.name + " has " + std::to_string(entry->facts.n_layers) + " layers"));
   }
-  const Result<CatalogMeasurement> measured = measure_kv(entry->facts, m);
+  const Result<CatalogMeasurement> measured = measure_kv(entry->facts, m, a.n_threads);
   if (!measured) return report(measured.error());
   std::cout << measurement_json(*measured, a.target, entry->facts.n_layers) << "\n";
   return kDone;
+}
+
+void add_threads(CLI::App* command, const std::shared_ptr<CatalogArguments>& a) {
+  command->add_option("-t,--threads", a->n_threads, "threads that measure")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 512));
 }
 
 // Runs `work` with the arguments when the command was given.
@@ -167,6 +174,7 @@ void add_catalog_command(CLI::App& app, int& exit_code) {
   verifying->add_option("entries", a->targets,
                         "ids, files or directories (default: the program's own catalog)");
   verifying->add_flag("--measure", a->measures, "also measure again what was measured");
+  add_threads(verifying, a);
   verifying->add_flag("--json", a->is_json, "JSON instead of lines");
   when_given(verifying, a, exit_code, verify);
 
@@ -184,6 +192,7 @@ void add_catalog_command(CLI::App& app, int& exit_code) {
   measuring->add_option("--ubatch,--ub", a->step_tokens, "most tokens of a step")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  add_threads(measuring, a);
   when_given(measuring, a, exit_code, measure);
 }
 

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <random>
@@ -35,6 +37,12 @@ class TemporaryFile {
   std::string path_;
 };
 
+void tell_progress(size_t done, size_t all) {
+  if (!isatty(STDERR_FILENO)) return;
+  std::fprintf(stderr, "\r\033[K");
+  if (done < all) std::fprintf(stderr, "read %zu of %zu tokens", done, all);
+}
+
 std::string today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm utc{};
@@ -53,7 +61,8 @@ Result<Bytes> planned_bytes(const Model& model, const KvFormat& format,
 
 }  // namespace
 
-Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeasurement& what) {
+Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeasurement& what,
+                                      int n_threads) {
   const TemporaryFile file;
   SynthOptions synth;
   synth.n_layers = what.n_layers;
@@ -70,14 +79,20 @@ Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeas
   if (!budget) return budget.error();
   const std::unique_ptr<KvDevice> device = make_cpu_device();
   const Result<std::unique_ptr<Evaluator>> evaluator =
-      Evaluator::create(**model, *device, format, *budget, 1);
+      Evaluator::create(**model, *device, format, *budget, n_threads);
   if (!evaluator) return evaluator.error();
   std::mt19937 random(1);
   std::vector<Token> tokens(static_cast<size_t>(what.tokens));
   for (Token& token : tokens) {
     token = static_cast<Token>(random() % static_cast<uint64_t>((*model)->n_vocab()));
   }
-  if (Status s = (*evaluator)->read(tokens, what.step_tokens, false, nullptr); !s.ok()) return s;
+  const auto step = static_cast<size_t>(what.step_tokens);
+  for (size_t at = 0; at < tokens.size(); at += step) {
+    tell_progress(at, tokens.size());
+    const std::span<const Token> part(tokens.data() + at, std::min(step, tokens.size() - at));
+    if (Status s = (*evaluator)->read(part, what.step_tokens, false, nullptr); !s.ok()) return s;
+  }
+  tell_progress(tokens.size(), tokens.size());
 
   const KvUsage usage = (*evaluator)->cache().usage();
   CatalogMeasurement measured = what;

@@ -13,6 +13,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "engine/evaluator.h"
+#include "engine/sampler.h"
+#include "engine/tokenizer.h"
 #include "geometry/geometry_draft.h"
 #include "server/api_server.h"
 
@@ -37,6 +39,16 @@ struct ServeOptions {
   bool overcommit = false;
 };
 
+// What a browser sends as Origin: a scheme, a host and maybe a port.
+std::string is_origin(const std::string& text) {
+  const size_t host = text.find("://");
+  if (text == "*" || (host != std::string::npos && host > 0 && text.size() > host + 3 &&
+                      text.find('/', host + 3) == std::string::npos)) {
+    return "";
+  }
+  return quote(text) + " is no origin such as https://example.org, nor '*'";
+}
+
 // How requests share the engine and what they leave behind.
 Status set_sharing(const ServeOptions& options, EngineOptions& engine) {
   engine.max_running = options.parallel;
@@ -44,7 +56,8 @@ Status set_sharing(const ServeOptions& options, EngineOptions& engine) {
   engine.max_gap = std::chrono::milliseconds(options.max_gap_ms);
   if (options.rewind_bound == "auto") return {};
   const Result<Bytes> tokens = parse_bytes(options.rewind_bound);  // "8k" and "8192" alike
-  if (!tokens || tokens->v > kMaxTokens)
+  const bool is_memory = options.rewind_bound.find_first_of("bB") != std::string::npos;
+  if (!tokens || is_memory || tokens->v > kMaxTokens)
     return Status(Code::invalid_input, "--rewind-bound is " + quote(options.rewind_bound) +
                                            "; give a number of tokens, or auto");
   engine.rewind_bound = tokens->v;
@@ -88,22 +101,23 @@ std::string describe_bound(int64_t tokens) {
   return fmt::format("going back reads at most {} tokens again", tokens);
 }
 
-void print_needs(const Model& model, const Engine& engine, const EngineOptions& options,
-                 Bytes compute) {
-  std::fputs(fmt::format("weir: {}\n"
-                         "  weights     {:>10}\n"
-                         "  KV budget   {:>10}  a conversation has at most {} tokens; {}\n"
-                         "  compute    ~{:>10}  steps of at most {} tokens, {} threads\n",
-                         model.description(), format_bytes(model.weight_bytes()),
-                         format_bytes(options.kv_budget), engine.max_context(),
-                         describe_bound(engine.rewind_bound()), format_bytes(compute),
-                         options.step_tokens, options.n_threads)
-                 .c_str(),
-             stderr);
+void print_needs(const Model& model, Engine& engine, const EngineOptions& options, Bytes compute) {
+  int64_t longest = engine.max_context();
+  engine.with_core([&](EngineCore& core) { longest = std::min(longest, core.largest_context()); });
+  std::fputs(
+      fmt::format("weir: {}\n"
+                  "  weights     {:>10}\n"
+                  "  KV budget   {:>10}  a conversation has at most {} tokens; {}\n"
+                  "  compute    ~{:>10}  steps of at most {} tokens, {} threads\n",
+                  model.description(), format_bytes(model.weight_bytes()),
+                  format_bytes(options.kv_budget), longest, describe_bound(engine.rewind_bound()),
+                  format_bytes(compute), options.step_tokens, options.n_threads)
+          .c_str(),
+      stderr);
 }
 
-// Options that change nothing for this model: whoever gave them expects something else.
-void announce_without_effect(const ServeOptions& options, const KvGeometry& geometry) {
+// Options that do for this model something else than whoever gave them expects.
+void announce_surprises(const ServeOptions& options, const KvGeometry& geometry) {
   std::vector<std::string> lines = options.engine.kv_types.without_effect(geometry);
   const bool has_local = std::ranges::any_of(geometry.layers, [](const KvLayer& layer) {
     return layer.retention.kind != LayerKind::global;
@@ -112,6 +126,9 @@ void announce_without_effect(const ServeOptions& options, const KvGeometry& geom
     lines.push_back(
         "--rewind-bound has no effect: this model has no local layers, and going back "
         "reads less than a block again");
+  if (geometry.max_context > 0 && options.engine.context > geometry.max_context)
+    lines.push_back(fmt::format("-c {} is beyond the {} tokens that this model was trained for",
+                                options.engine.context, geometry.max_context));
   for (const std::string& line : lines) std::fprintf(stderr, "weir: %s\n", line.c_str());
 }
 
@@ -167,6 +184,12 @@ int run(const ServeOptions& options) {
   Result<std::unique_ptr<Model>> model =
       Model::load(options.engine.model_path, options.engine.model_options(true));
   if (!model) return report(model.error());
+  // Requests that name no others have these.
+  if (Result<Sampler> sampler =
+          Sampler::create(server->openai.sampling, Tokenizer((*model)->vocab()));
+      !sampler) {
+    return report(sampler.error());
+  }
   Result<EngineOptions> engine_options = options.engine.engine_options(**model);
   if (!engine_options) return report(engine_options.error());
   if (Status s = set_sharing(options, *engine_options); !s.ok()) return report(s);
@@ -182,7 +205,7 @@ int run(const ServeOptions& options) {
   Result<std::unique_ptr<ApiServer>> started =
       ApiServer::start(**model, **engine, std::move(*server));
   if (!started) return report(started.error());
-  announce_without_effect(options, (*model)->geometry());
+  announce_surprises(options, (*model)->geometry());
   print_needs(**model, **engine, *engine_options, *compute);
   std::printf("listening on %s\n", (*started)->http().url().c_str());
   std::fflush(stdout);
@@ -205,8 +228,10 @@ void add_serve_command(CLI::App& app, int& exit_code) {
   command->add_option("--api-key-file", options->key_file,
                       "Keys that may ask, one a line: KEY or NAME:KEY [floor=SIZE] [ceiling=SIZE] "
                       "[admin]");
-  command->add_option("--cors", options->cors,
-                      "Origin whose web pages may ask; '*' for any (repeatable)");
+  command
+      ->add_option("--cors", options->cors,
+                   "Origin whose web pages may ask; '*' for any (repeatable)")
+      ->check(is_origin, "ORIGIN", "");
   command->add_option("--parallel", options->parallel, "Most requests computed at a time")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();

@@ -181,7 +181,13 @@ void warn_of_other_models(const KvGeometry& geometry) {
 
 // llama.cpp has one type for all keys and one for all values, and rounding alone explains a
 // difference only where it stores floats.
-Status check_comparable(const KvGeometry& geometry, const KvFormat& kv, int64_t n_tokens) {
+Status check_comparable(const KvGeometry& geometry, const KvFormat& kv, int64_t n_tokens,
+                        int64_t asked_context) {
+  if (asked_context > 0 && n_tokens > asked_context) {
+    return Status(Code::invalid_input, "-n " + std::to_string(n_tokens) +
+                                           " is more than the context of -c " +
+                                           std::to_string(asked_context) + "; leave -c out");
+  }
   if (geometry.max_context > 0 && n_tokens > geometry.max_context) {
     return Status(Code::invalid_input, "-n " + std::to_string(n_tokens) +
                                            " is more than the model's context of " +
@@ -212,7 +218,9 @@ int verify(const VerifyOptions& options) {
   warn_of_other_models((*model)->geometry());
   Result<EngineOptions> engine = options.engine.engine_options(**model);
   if (!engine) return report(engine.error());
-  if (Status s = check_comparable((*model)->geometry(), engine->kv, options.n_tokens); !s.ok()) {
+  if (Status s = check_comparable((*model)->geometry(), engine->kv, options.n_tokens,
+                                  options.engine.context);
+      !s.ok()) {
     return report(s);
   }
   Result<std::vector<Token>> tokens = tokens_to_verify(options, **model);

@@ -1,6 +1,7 @@
 #include "engine/conversations.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/quote.h"
 #include "engine/common_prefix.h"
@@ -17,10 +18,28 @@ Status Conversations::check_name(std::string_view name) {
   return {};
 }
 
-void Conversations::record(TenantId tenant, const std::string& name, std::vector<int32_t> tokens) {
+void Conversations::start(TenantId tenant, const std::string& name) {
   Names& names = names_[tenant];
-  if (!names.contains(name) && names.size() >= kMostPerTenant) forget_oldest(tenant);
-  Entry& entry = names[name];
+  if (!names.contains(name)) {
+    if (names.size() >= kMostPerTenant) forget_oldest(tenant);
+    names[name].last_use = Clock::now();
+  }
+  ++names[name].running;
+}
+
+void Conversations::end(TenantId tenant, const std::string& name) {
+  Names& names = names_[tenant];
+  const auto found = names.find(name);
+  --found->second.running;
+  // Nothing was ever computed.
+  if (found->second.running == 0 && found->second.tokens.empty()) {
+    release_pin(found->second);
+    names.erase(found);
+  }
+}
+
+void Conversations::record(TenantId tenant, const std::string& name, std::vector<int32_t> tokens) {
+  Entry& entry = names_[tenant][name];
   const NamespaceId space = tenants_.name_space(tenant);
   entry.tokens = std::move(tokens);
   if (entry.pin) {  // it moves on with the conversation
@@ -30,14 +49,16 @@ void Conversations::record(TenantId tenant, const std::string& name, std::vector
   entry.last_use = Clock::now();
 }
 
-// Only the name goes: the KV is left to eviction, like that of conversations without one.
+// Only the name goes: the KV is left to eviction, like that of conversations without one. With
+// nothing but running ones there are more names for as long.
 void Conversations::forget_oldest(TenantId tenant) {
   Names& names = names_[tenant];
   const auto is_older = [](const auto& a, const auto& b) {
-    return std::pair(a.second.pin.has_value(), a.second.last_use) <
-           std::pair(b.second.pin.has_value(), b.second.last_use);
+    return std::tuple(a.second.running > 0, a.second.pin.has_value(), a.second.last_use) <
+           std::tuple(b.second.running > 0, b.second.pin.has_value(), b.second.last_use);
   };
   const auto oldest = std::min_element(names.begin(), names.end(), is_older);
+  if (oldest->second.running > 0) return;
   release_pin(oldest->second);
   names.erase(oldest);
 }
@@ -61,6 +82,14 @@ Result<Conversations::Entry*> Conversations::find(TenantId tenant, std::string_v
   return &found->second;
 }
 
+Result<Conversations::Entry*> Conversations::find_idle(TenantId tenant, std::string_view name) {
+  Result<Entry*> entry = find(tenant, name);
+  if (entry && (*entry)->running > 0)
+    return Status(Code::unavailable, "a request of conversation " + quote(std::string(name)) +
+                                         " is running; wait for its end, or cancel it");
+  return entry;
+}
+
 ConversationInfo Conversations::info_of(TenantId tenant, const std::string& name,
                                         const Entry& entry, int64_t named_by_others) const {
   const NamespaceId space = tenants_.name_space(tenant);
@@ -76,6 +105,7 @@ ConversationInfo Conversations::info_of(TenantId tenant, const std::string& name
   info.shared = bytes.shared;
   info.restart_points = bytes.points;
   info.is_pinned = entry.pin && cache_.is_pinned(*entry.pin);
+  info.running = entry.running;
   info.idle_seconds = std::chrono::duration<double>(Clock::now() - entry.last_use).count();
   return info;
 }
@@ -160,7 +190,7 @@ std::map<std::string_view, int64_t> Conversations::all_named_by_others(const Nam
 }
 
 Status Conversations::rewind(TenantId tenant, std::string_view name, int64_t n) {
-  Result<Entry*> entry = find(tenant, name);
+  Result<Entry*> entry = find_idle(tenant, name);
   if (!entry) return entry.error();
   std::vector<int32_t>& tokens = (*entry)->tokens;
   if (n < 0 || n > std::ssize(tokens))
@@ -188,12 +218,12 @@ Status Conversations::fork(TenantId tenant, std::string_view from, const std::st
   if (names.size() >= kMostPerTenant)
     return Status(Code::invalid_input, "there are " + std::to_string(kMostPerTenant) +
                                            " conversations already; delete one first");
-  names[to] = Entry{(*entry)->tokens, Clock::now(), std::nullopt};
+  names[to] = Entry{.tokens = (*entry)->tokens, .last_use = Clock::now(), .pin = {}};
   return {};
 }
 
 Status Conversations::remove(TenantId tenant, std::string_view name) {
-  Result<Entry*> entry = find(tenant, name);
+  Result<Entry*> entry = find_idle(tenant, name);
   if (!entry) return entry.error();
   const NamespaceId space = tenants_.name_space(tenant);
   release_pin(**entry);

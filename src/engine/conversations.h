@@ -24,6 +24,7 @@ struct ConversationInfo {
   Bytes shared;        // its other KV: running requests, other names or other branches keep it
   std::vector<ChainBytes::Point> restart_points;  // where it can be gone back to, ascending
   bool is_pinned = false;
+  int running = 0;          // requests of this name that have not ended
   double idle_seconds = 0;  // since its last request ended
 };
 
@@ -38,7 +39,11 @@ class Conversations {
 
   Conversations(KvCache& cache, const Tenants& tenants) : cache_(cache), tenants_(tenants) {}
 
-  // A request of this name has ended with these tokens in the KV.
+  // A request of this name has come; start() and end() enclose it. Until the first has ended the
+  // conversation has no tokens.
+  void start(TenantId tenant, const std::string& name);
+  void end(TenantId tenant, const std::string& name);
+  // It leaves these tokens in the KV.
   void record(TenantId tenant, const std::string& name, std::vector<int32_t> tokens);
 
   std::vector<ConversationInfo> list(TenantId tenant) const;  // by name
@@ -52,11 +57,12 @@ class Conversations {
   // Keeps the latest point as a restart point of its own; returns the tokens it covers. Errors:
   // over_budget if its KV is no longer there.
   Result<int64_t> checkpoint(TenantId tenant, std::string_view name);
-  // Forgets what came after the first n tokens. Errors: invalid_input beyond its length.
+  // Forgets what came after the first n tokens. Errors: invalid_input beyond its length,
+  // unavailable while a request of this name runs, which would bring it back at its end.
   Status rewind(TenantId tenant, std::string_view name, int64_t n);
   // A second name for the same tokens and the same KV. Errors: invalid_input if `to` is taken.
   Status fork(TenantId tenant, std::string_view from, const std::string& to);
-  // Forgets it and frees the KV that it alone kept.
+  // Forgets it and frees the KV that it alone kept. Errors: unavailable while a request of it runs.
   Status remove(TenantId tenant, std::string_view name);
 
   // Errors: invalid_input for an empty, overlong or unprintable name.
@@ -68,6 +74,7 @@ class Conversations {
     std::vector<int32_t> tokens;
     Clock::time_point last_use;
     std::optional<PinId> pin;
+    int running = 0;
   };
   using Names = std::map<std::string, Entry, std::less<>>;
 
@@ -75,6 +82,7 @@ class Conversations {
   int64_t named_by_others(TenantId tenant, std::string_view name,
                           std::span<const int32_t> tokens) const;
   Result<Entry*> find(TenantId tenant, std::string_view name);
+  Result<Entry*> find_idle(TenantId tenant, std::string_view name);
   std::map<std::string_view, int64_t> all_named_by_others(const Names& names) const;
   ConversationInfo info_of(TenantId tenant, const std::string& name, const Entry& entry,
                            int64_t named_by_others) const;

@@ -91,6 +91,10 @@ void EngineCore::submit(RequestId id, Clock::time_point submitted, Request reque
   work->submitted = submitted;
   work->request = std::move(request);
   work->events = std::move(events);
+  const Request& r = work->request;
+  work->is_named = options_.reuse && tenants_->has(r.tenant) &&
+                   Conversations::check_name(r.conversation_name).ok();
+  if (work->is_named) conversations_->start(r.tenant, r.conversation_name);
   waiting_.push_back(std::move(work));
 }
 

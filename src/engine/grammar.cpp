@@ -10,8 +10,30 @@
 #include "llama.h"
 #include "reasoning-budget.h"
 
+// scripts/llama-grammar.patch: limits the work of grammars on this thread; returns what was left.
+int64_t llama_grammar_limit_work(int64_t units);
+
 namespace weir {
 namespace {
+
+// Takes the work that libllama does in its scope from what a grammar has left.
+class MeteredWork {
+ public:
+  explicit MeteredWork(int64_t& left) : left_(left) { llama_grammar_limit_work(left); }
+  ~MeteredWork() { left_ = std::max<int64_t>(0, llama_grammar_limit_work(INT64_MAX)); }
+  MeteredWork(const MeteredWork&) = delete;
+  MeteredWork& operator=(const MeteredWork&) = delete;
+
+ private:
+  int64_t& left_;
+};
+
+// The start of libllama's complaint, which ends with the rest of the text.
+std::string short_reason(std::string_view what) {
+  constexpr size_t kMost = 80;
+  std::string line(what.substr(0, std::min(what.find('\n'), kMost)));
+  return line.size() < what.size() ? line + " ..." : line;
+}
 
 // Tokens after which a grammar that waits for a word is made to forget what it has seen: it
 // searches all of that at each token, and a reply should not pay for its length.
@@ -39,18 +61,20 @@ Result<Grammar> Grammar::create(const GrammarParams& params, const Tokenizer& to
   Grammar grammar;
   try {
     grammar.build(params, tokenizer);
-  } catch (const std::exception&) {
-    // Reported below: to the user a grammar that throws and one that fails are the same.
-    grammar.grammar_.reset();
+  } catch (const std::length_error&) {
+    return Status(Code::invalid_input, "the grammar allows the same text in too many ways");
+  } catch (const std::exception& e) {
+    return Status(Code::invalid_input, "the grammar does not parse: " + short_reason(e.what()));
   }
   if (!grammar.grammar_) {
     return Status(Code::invalid_input,
-                  "the grammar does not parse; it must be GBNF with a rule 'root'");
+                  "the grammar is none: it must have a rule 'root' and no left recursion");
   }
   return grammar;
 }
 
 void Grammar::build(const GrammarParams& p, const Tokenizer& tokenizer) {
+  const MeteredWork metered(work_left_);
   const llama_vocab* vocab = tokenizer.vocab();
   if (p.triggers.empty()) {
     grammar_.reset(llama_sampler_init_grammar(vocab, p.text.c_str(), "root"));
@@ -82,6 +106,8 @@ void Grammar::build(const GrammarParams& p, const Tokenizer& tokenizer) {
 
 Grammar Grammar::clone() const {
   Grammar copy;
+  copy.work_left_ = work_left_;
+  const MeteredWork metered(copy.work_left_);
   copy.grammar_.reset(llama_sampler_clone(grammar_.get()));
   if (reasoning_) copy.reasoning_.reset(llama_sampler_clone(reasoning_.get()));
   copy.waiting_ = waiting_;
@@ -102,6 +128,7 @@ bool Grammar::allows(Token token) {
 }
 
 void Grammar::filter(llama_token_data_array& candidates) {
+  const MeteredWork metered(work_left_);
   llama_sampler_apply(grammar_.get(), &candidates);
 }
 
@@ -120,6 +147,8 @@ void Grammar::accept(Token token) {
 }
 
 void Grammar::feed(Token token) {
+  work_left_ = std::min(work_left_ + kWorkPerToken, kMostWork);
+  const MeteredWork metered(work_left_);
   llama_sampler_accept(grammar_.get(), token);
   if (!waiting_) return;
   Waiting& w = *waiting_;

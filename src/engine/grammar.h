@@ -42,7 +42,7 @@ struct GrammarParams {
 class Grammar {
  public:
   // Parses: may take a while and a deep stack, both bounded by what is refused before. Errors:
-  // invalid_input.
+  // invalid_input, saying what does not parse.
   static Result<Grammar> create(const GrammarParams& params, const Tokenizer& tokenizer);
   Grammar(Grammar&&) noexcept;
   Grammar& operator=(Grammar&&) noexcept;
@@ -52,7 +52,8 @@ class Grammar {
 
   // Whether it has a say in the next token: not inside reasoning.
   bool binds() const;
-  // These three may throw what libllama throws.
+  // These three may throw what libllama throws, which is std::length_error when the grammar allows
+  // the same text in so many ways that following them would take seconds.
   bool allows(Token token);
   void filter(llama_token_data_array& candidates);  // sets the logits of others to -inf
   void accept(Token token);
@@ -71,6 +72,12 @@ class Grammar {
     std::vector<Token> seen;  // since its memory was last cut
   };
 
+  // Units of some nanoseconds that libllama may work: a grammar may save up for a hard token (an
+  // enum of a thousand words looks at the whole vocabulary for each) but not take that long for
+  // every one.
+  static constexpr int64_t kMostWork = 500'000'000;
+  static constexpr int64_t kWorkPerToken = 20'000'000;
+
   Grammar() = default;
   void build(const GrammarParams& params, const Tokenizer& tokenizer);
   void feed(Token token);
@@ -78,6 +85,7 @@ class Grammar {
   SamplerPtr grammar_;
   SamplerPtr reasoning_;  // watches for the marks; may be null
   std::optional<Waiting> waiting_;
+  int64_t work_left_ = kMostWork;
 };
 
 }  // namespace weir

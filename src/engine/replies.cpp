@@ -114,6 +114,7 @@ void EngineCore::finish(Work& work, FinishReason reason, Status error) {
   if (work.has_seq) reply.kv = cache_->usage_of(work.seq);
   reply.kv_tokens = work.committed;
   let_go(work);
+  if (work.is_named) conversations_->end(work.request.tenant, work.request.conversation_name);
 
   // Out of its list before the last event, so that the event may submit again.
   std::unique_ptr<Work> ended;
@@ -136,7 +137,7 @@ void EngineCore::let_go(Work& work) {
   if (!work.has_seq) return;
   work.has_seq = false;
   cache_->release(work.seq);
-  if (work.request.conversation_name.empty() || !options_.reuse) return;
+  if (!work.is_named) return;
   work.tokens.resize(static_cast<size_t>(work.committed));
   conversations_->record(work.request.tenant, work.request.conversation_name,
                          std::move(work.tokens));

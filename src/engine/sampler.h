@@ -47,7 +47,8 @@ class Sampler {
   // Tells penalties about a token of the prompt. The grammar does not see it.
   void accept_prompt(Token token);
   // Chooses from n_vocab logits and remembers the choice.
-  // Errors: internal if the grammar leaves no token or takes seconds over one.
+  // Errors: invalid_input if the grammar leaves no token or takes seconds over one, internal if the
+  // logits are not numbers.
   Result<Token> sample(std::span<const float> logits);
 
  private:

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "engine/testing/tiny_engine.h"
+#include "llama.h"
 
 namespace weir {
 namespace {
@@ -163,6 +165,59 @@ TEST(Grammar, HostileTextIsRefused) {
         << text.substr(0, 60);
   }
   EXPECT_TRUE(Grammar::create({.text = "root ::= \"{5,3}\" [{5,3}] # {5,3}\n"}, tokenizer()).ok());
+}
+
+// What a client's grammar, or the one that its schema's pattern becomes, may make libllama do:
+// some of these would take it minutes, for one token.
+TEST(Grammar, AmbiguousTextEndsTheReplyInsteadOfHoldingTheEngine) {
+  std::string optional = "root ::= \"x\"";
+  for (int i = 0; i < 2000; ++i) optional += " \"a\"?";
+  std::string doubling = "root ::= \"a\" root x | \"a\" root y | \"a\"\nx ::= \"x\"\ny ::= \"y\"\n";
+  for (const std::string& text :
+       {std::string(R"(root ::= (((("a"?){20}){20}){20}){20})"),
+        std::string(R"(root ::= "x" (((("a"?){20}){20}){20}){20})"),
+        std::string("root ::= (([a-z]?){255}){255}"), optional + optional.substr(12), doubling}) {
+    SamplingParams params{.temperature = 0};
+    params.grammar = text;
+    Result<Sampler> sampler = Sampler::create(params, tokenizer());
+    Status end = sampler ? Status() : sampler.error();
+    std::vector<float> logits(static_cast<size_t>(tokenizer().size()));
+    for (const char* likely : {"x", "a"}) {
+      logits[static_cast<size_t>(tokenizer().tokenize(likely, false, false)->back())] = 1;
+    }
+    for (int i = 0; i < 1000 && end.ok(); ++i) {
+      const Result<Token> token = sampler->sample(logits);
+      if (!token) end = token.error();
+    }
+    EXPECT_EQ(end.code(), Code::invalid_input) << text.substr(0, 60);
+    EXPECT_NE(end.message().find("too many ways"), std::string::npos) << end.message();
+  }
+}
+
+// And what it does not refuse: schemas with long lists and wide repetitions are ordinary.
+TEST(Grammar, LargeButPlainTextIsFollowed) {
+  std::string words = "root ::= \"w0\"";
+  for (int i = 1; i < 1000; ++i) words += " | \"w" + std::to_string(i) + "\"";
+  std::string fields = "root ::= ";
+  for (int i = 0; i < 200; ++i) fields += "( \"f" + std::to_string(i) + "=\" [0-9]+ \",\" )? ";
+  for (const std::string& text :
+       {words, fields + "\"!\"", std::string("root ::= [a-z]{1,255}"),
+        std::string(R"(root ::= "[" ("\"" [^"]{0,64} "\"" ","?){0,20} "]")")}) {
+    Result<Grammar> grammar = Grammar::create({.text = text}, tokenizer());
+    ASSERT_TRUE(grammar.ok()) << text.substr(0, 60) << ": " << grammar.error().message();
+    for (int i = 0; i < 40; ++i) {
+      Token next = -1;
+      std::vector<llama_token_data> all;
+      for (Token t = 0; t < tokenizer().size(); ++t) all.push_back({t, 0.0f, 0.0f});
+      llama_token_data_array array{all.data(), all.size(), -1, false};
+      ASSERT_NO_THROW(grammar->filter(array)) << text.substr(0, 60);
+      for (const llama_token_data& one : all) {
+        if (!std::isinf(one.logit) && !tokenizer().is_end(one.id)) next = one.id;
+      }
+      if (next < 0) break;
+      ASSERT_NO_THROW(grammar->accept(next)) << text.substr(0, 60);
+    }
+  }
 }
 
 // A chain of rules as long as may be: followed by recursion.

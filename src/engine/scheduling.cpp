@@ -10,8 +10,10 @@ namespace {
 // The least of a prompt that a step takes beside running replies: below, the weights are read for
 // too little.
 constexpr int64_t kSmallestPiece = 16;
-// How much a new measurement counts in the time that a prompt token takes.
+// How much a faster step counts in the pace. A slower one counts at once: the next may be as slow.
 constexpr double kNewWeight = 0.3;
+// Of the gap that is allowed, what is planned for: steps of the same shape differ by a tenth.
+constexpr double kPlannedGap = 0.85;
 
 double seconds(Work::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -23,7 +25,7 @@ int64_t EngineCore::prompt_room(int64_t decoding) const {
   const int64_t room = std::max<int64_t>(0, options_.step_tokens - decoding);
   const double gap = seconds(options_.max_gap);
   if (decoding == 0 || gap == 0 || prompt_token_seconds_ == 0) return room;
-  const double tokens = std::max(0.0, gap - decode_seconds_) / prompt_token_seconds_;
+  const double tokens = std::max(0.0, kPlannedGap * gap - decode_seconds_) / prompt_token_seconds_;
   return std::clamp(static_cast<int64_t>(tokens), std::min(room, kSmallestPiece), room);
 }
 
@@ -76,7 +78,7 @@ void EngineCore::learn_pace(const Batch& batch, double step_seconds) {
   for (const BatchItem& item : batch)
     (item.work->is_decoding() ? decoding : prompt) += item.n_tokens;
   const auto learn = [](double& pace, double seen) {
-    pace = pace == 0 ? seen : pace + kNewWeight * (seen - pace);
+    pace = seen > pace ? seen : pace + kNewWeight * (seen - pace);
   };
   if (prompt == 0 && decoding > 0) learn(decode_seconds_, step_seconds);
   if (prompt >= kSmallestPiece) {

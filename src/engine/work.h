@@ -27,6 +27,7 @@ struct Work {
   bool has_started = false;
   bool is_cancelled = false;
   bool was_let_in = false;
+  bool is_named = false;       // counted as running in the registry of conversations
   int64_t most_committed = 0;  // before it had to give way: reading that again is recomputing
   std::optional<Sampler> sampler;
   TextStream stream{{}};

@@ -96,8 +96,11 @@ void read_generation(const Fields& fields, Generation& g) {
     if (error) fields.fail("stream_options.include_usage", error->code, error->message);
   }
   g.return_progress = fields.boolean_or("return_progress", false);
-  g.max_tokens = fields.integer("max_tokens", 0, INT32_MAX);
-  if (const auto most = fields.integer("max_completion_tokens", 0, INT32_MAX)) g.max_tokens = most;
+  // The first is llama.cpp's name, and -1 its word for no limit.
+  for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    const auto most = fields.integer(name, -1, INT32_MAX);
+    if (most) g.max_tokens = *most < 0 ? std::nullopt : most;
+  }
   g.n = fields.integer("n", 1, kMostChoices).value_or(1);
   read_stop(fields, g.stop);
   g.ignore_end = fields.boolean_or("ignore_eos", false);

@@ -62,6 +62,13 @@ TEST(ChatRequest, NullIsAsGoodAsAbsent) {
   EXPECT_EQ(r.n_logprobs, -1);
 }
 
+TEST(ChatRequest, LlamaCppsWordsForTheLengthOfAReply) {
+  EXPECT_EQ(chat(with(R"("n_predict":9)")).max_tokens, 9);
+  EXPECT_EQ(chat(with(R"("n_predict":9,"max_tokens":5)")).max_tokens, 5);
+  EXPECT_EQ(chat(with(R"("max_tokens":-1)")).max_tokens, std::nullopt);
+  EXPECT_EQ(chat(with(R"("max_tokens":5,"max_completion_tokens":-1)")).max_tokens, std::nullopt);
+}
+
 TEST(ChatRequest, WhatClientsSendAndNobodyNeedsIsIgnored) {
   chat(with(
       R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","safety_identifier":7,

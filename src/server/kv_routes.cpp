@@ -88,6 +88,7 @@ json conversation_json(const ConversationInfo& info) {
           {"shared_bytes", info.shared.v},
           {"restart_points", points},
           {"pinned", info.is_pinned},
+          {"running", info.running},
           {"idle_seconds", std::round(info.idle_seconds * 1000) / 1000}};
 }
 
@@ -95,6 +96,9 @@ HttpResponse refused(const Status& error) {
   // Here room is what pins and checkpoints may take, not the length of a prompt.
   if (error.code() == Code::over_budget) {
     return error_response(409, "invalid_request_error", "over_budget", error.message());
+  }
+  if (error.code() == Code::unavailable) {
+    return error_response(409, "invalid_request_error", "conversation_running", error.message());
   }
   return response_to(error);
 }

@@ -1,6 +1,7 @@
 // /v1/kv and /v1/kv/conversations through a server with keys.
 #include <gtest/gtest.h>
 
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "engine/testing/tiny_engine.h"
@@ -132,6 +133,38 @@ TEST_F(KvRoutesTest, AConversationCanBePinnedCheckpointedRewoundForkedAndDeleted
   EXPECT_EQ(ask("DELETE", path, kAlice).body.at("deleted"), true);
   EXPECT_EQ(ask("DELETE", path, kAlice).status, 404);
   EXPECT_EQ(names(kAlice), std::vector<std::string>{"branch"});
+}
+
+// What a request that runs would bring back at its end is not taken away under it.
+TEST_F(KvRoutesTest, AConversationThatRunsIsListedAndStays) {
+  Request request = greedy(std::vector<Token>(200, Token{301}), 1500);
+  request.ignore_end = true;
+  request.tenant = 1;
+  request.conversation_name = "chat";
+  std::promise<void> ended;
+  const RequestId id =
+      engine->submit(std::move(request), {.on_finish = [&](const Reply&) { ended.set_value(); }});
+  const std::string path = "/v1/kv/conversations/chat";
+  const json chat = ask("GET", path, kAlice).body;
+  EXPECT_EQ(chat.at("running"), 1);
+  EXPECT_EQ(chat.at("tokens"), 0);
+  const Answer refused = ask("DELETE", path, kAlice);
+  EXPECT_EQ(refused.status, 409);
+  EXPECT_EQ(refused.body.at("error").at("code"), "conversation_running");
+  EXPECT_EQ(ask("POST", path + "/rewind", kAlice, R"({"tokens":0})").status, 409);
+  engine->cancel(id);
+  ended.get_future().wait();
+  EXPECT_EQ(ask("GET", path, kAlice).body.at("running"), 0);
+  EXPECT_EQ(ask("DELETE", path, kAlice).status, 200);
+  EXPECT_TRUE(names(kAlice).empty());
+}
+
+TEST_F(KvRoutesTest, ANameWithoutAReplyLeavesNothing) {
+  Request request = greedy({}, 1);
+  request.tenant = 1;
+  request.conversation_name = "chat";
+  EXPECT_EQ(engine->run(request).reason, FinishReason::failed);
+  EXPECT_TRUE(names(kAlice).empty());
 }
 
 TEST_F(KvRoutesTest, BadBodiesAreRefused) {
