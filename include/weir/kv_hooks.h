@@ -28,6 +28,7 @@ struct EvictionCandidate {
   int64_t rebuild_tokens = 0;  // what a return to its end would have to read more
   uint64_t last_use = 0;       // a counter of the store, larger is later
   uint64_t age = 0;            // uses of the store since
+  double return_rate = 0;      // returns to expect per use of the store, as far as it has seen any
   bool is_active = false;      // on the path of a running sequence
   bool is_pinned = false;
 };

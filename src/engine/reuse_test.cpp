@@ -174,17 +174,18 @@ struct Turn {
   std::vector<Token> prompt, reply;
 };
 
-// Conversations that take turns, some more often than others; each starts over when it is long.
-// `reply` gives the reply to a prompt.
+// Twelve conversations that take turns, some more often than others or each as often; each starts
+// over when it is long. `say` gives the reply to a prompt.
+enum class Order { random, round };
 template <typename Say>
-void take_turns(Say say) {
+void take_turns(Order order, Say say) {
   const std::vector<Token> system = text_tokens(160);
   std::vector<std::vector<Token>> histories(12, system);
   uint32_t random = 7;
-  for (int turn = 0; turn < 200; ++turn) {
+  for (uint32_t turn = 0; turn < 200; ++turn) {
     random = random * 1664525u + 1013904223u;
     const uint32_t a = (random >> 8) % 12, b = (random >> 20) % 12;
-    std::vector<Token>& history = histories[std::min(a, b)];
+    std::vector<Token>& history = histories[order == Order::round ? turn % 12 : std::min(a, b)];
     if (history.size() > 640) history = system;
     history = joined(history, text_tokens(40, 300 + static_cast<Token>(random % 400)));
     history = joined(history, say(history));
@@ -254,14 +255,17 @@ class BlockLru {
   std::map<Key, std::list<Key>::iterator> blocks_;
 };
 
+class Turns : public testing::TestWithParam<Order> {};
+INSTANTIATE_TEST_SUITE_P(Reuse, Turns, testing::Values(Order::random, Order::round));
+
 // The budget holds; every token that is read again is explained; and fewer are than if the least
 // recently used block gave way, by replaying the same turns.
-TEST(Reuse, TwelveConversationsInABudgetOfFour) {
+TEST_P(Turns, TwelveConversationsInABudgetOfFour) {
   const Bytes limit = 4 * make_tiny_core(reuse_options())->need(700, 1);
   const auto core = make_tiny_core(reuse_options(limit));
   std::vector<Turn> turns;
   int64_t read = 0;
-  take_turns([&](const std::vector<Token>& prompt) {
+  take_turns(GetParam(), [&](const std::vector<Token>& prompt) {
     const uint64_t lost_before = lost_tokens(core->stats());
     const Reply reply = reply_to(*core, saying(prompt, 6));
     EXPECT_EQ(reply.reason, FinishReason::length) << reply.error.message();

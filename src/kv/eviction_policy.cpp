@@ -18,7 +18,7 @@ Rank rank_of(const EvictionCandidate& c) {
 double worth(const EvictionCandidate& c) {
   if (c.kind == EvictionCandidate::Kind::sequence) return -static_cast<double>(c.age);
   const double bytes = static_cast<double>(std::max<int64_t>(1, c.unique_bytes));
-  return static_cast<double>(c.rebuild_tokens) / (bytes * static_cast<double>(c.age + 1));
+  return static_cast<double>(c.rebuild_tokens) * c.return_rate / bytes;
 }
 
 template <typename Key>

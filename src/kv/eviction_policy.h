@@ -6,8 +6,8 @@ namespace weir {
 
 // What the store does when nobody set a policy: evictable sequences first, the least recently used
 // one before others; then the unit with the least chance of return x tokens to compute again, per
-// byte it frees, where the chance falls with age; then extra points of running sequences; pinned
-// units last.
+// byte it frees, where the chance falls with age until returns have shown otherwise (ReturnAges);
+// then extra points of running sequences; pinned units last.
 class CostAwareRecency final : public EvictionPolicy {
  public:
   int choose(std::span<const EvictionCandidate> candidates, int64_t bytes_missing) override;

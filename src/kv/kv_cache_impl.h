@@ -13,6 +13,7 @@
 #include "kv/block_pool.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_tier_impl.h"
+#include "kv/return_ages.h"
 #include "kv/sequence.h"
 
 namespace weir {
@@ -73,6 +74,7 @@ struct KvCache::Impl {
 
   PrefixIndex index;
   GhostTable ghosts;
+  ReturnAges returns;
   Reservation metadata;       // of nodes and ghosts
   Reservation step_metadata;  // for nodes that the step under way may make
   std::map<NamespaceId, Namespace> namespaces;
@@ -122,6 +124,7 @@ struct KvCache::Impl {
 
   // --- the path of a named sequence (kv_path.cpp) ---
   void enter_path(Sequence& s, PrefixNode& tail);
+  void note_return(NamespaceId id, std::span<const int32_t> prompt);
   void share_path(Sequence& s);           // into its tables, when it starts
   void leave_path(Sequence& s);           // back to the root
   void cut_path(Sequence& s, int64_t n);  // back to n tokens
@@ -195,7 +198,7 @@ struct KvCache::Impl {
   };
   Evictable evictable(std::span<const SeqId> keep) const;
   void add_sequences(Evictable& all, std::span<const SeqId> keep) const;
-  void add_tail(Evictable& all, PrefixNode& leaf) const;
+  void add_tail(Evictable& all, PrefixNode& leaf, const ReturnAges::Rates& rates) const;
   void add_restart(Evictable& all, PrefixNode& node) const;
   // Without those of other namespaces that would fall under their floor.
   Evictable without_protected(Evictable all, const std::map<NamespaceId, Bytes>& growth) const;

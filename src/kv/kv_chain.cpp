@@ -41,7 +41,7 @@ void KvCache::Impl::remove_leaf(PrefixNode& leaf, bool remember) {
   }
   if (leaf.pins > 0) std::erase_if(pins, [&](const auto& pin) { return pin.second == &leaf; });
   leaf.pins = 0;
-  if (remember) ghosts.remember(leaf.path_hash);
+  if (remember) ghosts.remember(leaf.path_hash, leaf.last_use);
   index.remove(leaf);
   metadata.split(index.node_bytes());  // given back
 }

@@ -242,6 +242,7 @@ EvictionCandidate candidate(int64_t bytes, int64_t rebuild, uint64_t age) {
   c.unique_bytes = bytes;
   c.rebuild_tokens = rebuild;
   c.age = age;
+  c.return_rate = 1 / static_cast<double>(age + 1);
   c.last_use = 1000 - age;
   return c;
 }

@@ -32,7 +32,8 @@ void KvCache::Impl::add_sequences(Evictable& all, std::span<const SeqId> keep) c
   }
 }
 
-void KvCache::Impl::add_tail(Evictable& all, PrefixNode& leaf) const {
+void KvCache::Impl::add_tail(Evictable& all, PrefixNode& leaf,
+                             const ReturnAges::Rates& rates) const {
   EvictionCandidate unit;
   unit.kind = EvictionCandidate::Kind::tail;
   unit.name_space = leaf.name_space;
@@ -49,6 +50,7 @@ void KvCache::Impl::add_tail(Evictable& all, PrefixNode& leaf) const {
   unit.rebuild_tokens = first_computed(leaf) - first_computed(*tail.back()->parent);
   unit.last_use = std::max(leaf.last_use, leaf.restart ? leaf.restart->last_use : 0);
   unit.age = clock - unit.last_use;
+  unit.return_rate = rates(unit.age);
   unit.is_pinned = leaf.pins > 0;
   all.units.push_back(unit);
   all.nodes.push_back(&leaf);
@@ -66,6 +68,8 @@ void KvCache::Impl::add_restart(Evictable& all, PrefixNode& node) const {
   unit.rebuild_tokens *= restart_weight(node.restart->kind);
   unit.last_use = node.restart->last_use;
   unit.age = clock - unit.last_use;
+  // Who goes back does so at once or never, whatever the conversation does.
+  unit.return_rate = 1 / static_cast<double>(unit.age + 1);
   unit.is_active = node.live > 0;
   unit.is_pinned = node.pins > 0;
   all.units.push_back(unit);
@@ -75,7 +79,8 @@ void KvCache::Impl::add_restart(Evictable& all, PrefixNode& node) const {
 KvCache::Impl::Evictable KvCache::Impl::evictable(std::span<const SeqId> keep) const {
   Evictable all;
   add_sequences(all, keep);
-  for (PrefixNode* leaf : index.idle_leaves()) add_tail(all, *leaf);
+  const ReturnAges::Rates rates = returns.rates(clock);
+  for (PrefixNode* leaf : index.idle_leaves()) add_tail(all, *leaf, rates);
   for (PrefixNode* node : index.restarts()) add_restart(all, *node);
   return all;
 }

@@ -18,6 +18,35 @@ constexpr int64_t kContainerBytes = 160;
 
 }  // namespace
 
+std::span<const GhostTable::Entry> GhostTable::set_of(uint64_t hash) const {
+  const size_t ways = std::min<size_t>(8, entries_.size());
+  if (ways == 0) return {};
+  return std::span(entries_).subspan(hash % (entries_.size() / ways) * ways, ways);
+}
+
+const GhostTable::Entry* GhostTable::find(uint64_t hash) const {
+  for (const Entry& e : set_of(hash)) {
+    if (e.half_hash == half(hash)) return &e;
+  }
+  return nullptr;
+}
+
+void GhostTable::remember(uint64_t hash, uint64_t last_use) {
+  if (!is_open()) return;
+  const auto time = static_cast<uint32_t>(last_use);
+  // What is as good as gone already: itself, nothing, or the oldest.
+  const auto staleness = [&](const Entry& e) -> int64_t {
+    if (e.half_hash == half(hash)) return INT64_MAX;
+    if (e.half_hash == 0) return INT64_MAX - 1;
+    return static_cast<int32_t>(time - e.last_use);  // the clock wraps
+  };
+  const auto set = set_of(hash);
+  const auto oldest = std::max_element(set.begin(), set.end(), [&](const Entry& a, const Entry& b) {
+    return staleness(a) < staleness(b);
+  });
+  entries_[static_cast<size_t>(&*oldest - entries_.data())] = {half(hash), time};
+}
+
 PrefixIndex::PrefixIndex(int block_tokens, size_t n_groups, uint64_t hash_mask)
     : block_tokens_(block_tokens), n_groups_(n_groups), hash_mask_(hash_mask) {}
 

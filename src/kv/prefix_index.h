@@ -53,19 +53,30 @@ struct ByAge {
 };
 using NodeSet = std::set<PrefixNode*, ByAge>;
 
-// Hashes of prefixes whose blocks were given up: a table of fixed size in which a new one
-// overwrites an older one. Tells "was evicted" from "was never here", and decides nothing else.
+// Prefixes whose blocks were given up, as half of a hash each, and when they were last used: a
+// table of fixed size in sets of eight, in which a new one overwrites the oldest of its set. Tells
+// "was evicted" from "was never here", and how long what comes back was away.
 class GhostTable {
  public:
-  void open(int64_t entries) { hashes_.assign(static_cast<size_t>(entries), 0); }
-  bool is_open() const { return !hashes_.empty(); }
-  void remember(uint64_t hash) {
-    if (is_open()) hashes_[hash % hashes_.size()] = hash;
+  void open(int64_t entries) { entries_.assign(static_cast<size_t>(entries), Entry{}); }
+  bool is_open() const { return !entries_.empty(); }
+  void remember(uint64_t hash, uint64_t last_use);
+  bool knows(uint64_t hash) const { return find(hash) != nullptr; }
+  // Of one it knows, by a clock that has gone on since.
+  uint64_t last_use(uint64_t hash, uint64_t clock) const {
+    return clock - (static_cast<uint32_t>(clock) - find(hash)->last_use);
   }
-  bool knows(uint64_t hash) const { return is_open() && hashes_[hash % hashes_.size()] == hash; }
 
  private:
-  std::vector<uint64_t> hashes_;
+  struct Entry {
+    uint32_t half_hash = 0;  // 0: empty
+    uint32_t last_use = 0;
+  };
+  static uint32_t half(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
+  std::span<const Entry> set_of(uint64_t hash) const;
+  const Entry* find(uint64_t hash) const;
+
+  std::vector<Entry> entries_;
 };
 
 // Tries of token blocks, one a namespace. Knows nodes and who uses them; blocks are its caller's.
