@@ -98,6 +98,12 @@ class SchemaCheck {
                               kMostProperties));
     }
     if (const auto ref = schema.find("$ref"); ref != schema.end()) check_reference(*ref);
+    for (const char* key : {"enum", "type", "anyOf", "oneOf"}) {
+      const auto choices = schema.find(key);
+      if (choices != schema.end() && choices->is_array() && choices->empty()) {
+        return fail(fmt::format("the schema's {} is empty, so that nothing is allowed", key));
+      }
+    }
     for (const char* key : {"minItems", "maxItems", "minLength", "maxLength"}) {
       check_integer(schema, key, 0, kMostRepetitions);
     }

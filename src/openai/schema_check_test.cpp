@@ -46,6 +46,14 @@ TEST(SchemaCheck, WhatMultipliesIsRefused) {
   EXPECT_TRUE(problem(R"({"type":"integer","minimum":5,"maximum":3})"));
 }
 
+TEST(SchemaCheck, WhatAllowsNothingIsRefused) {
+  EXPECT_TRUE(problem(R"({"properties":{"a":{"enum":[]}}})"));
+  EXPECT_TRUE(problem(R"({"type":[]})"));
+  EXPECT_TRUE(problem(R"({"anyOf":[]})"));
+  EXPECT_TRUE(problem(R"({"oneOf":[]})"));
+  EXPECT_FALSE(problem(R"({"properties":{"enum":{"enum":[1]}},"required":[]})"));
+}
+
 TEST(SchemaCheck, SizesAreBounded) {
   Json wide = {{"type", "object"}, {"properties", Json::object()}};
   for (int i = 0; i < 513; ++i) wide["properties"]["p" + std::to_string(i)] = Json::object();
