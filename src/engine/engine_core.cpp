@@ -70,12 +70,15 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   }
   core->tenants_ = std::make_unique<Tenants>(*core->cache_, options.tenants);
   core->conversations_ = std::make_unique<Conversations>(*core->cache_, *core->tenants_);
-  if (core->largest_context() < 1) {
-    return Status(Code::over_budget, "a KV budget of " + format_bytes(options.kv_budget) +
-                                         " does not hold a single token of this model: it takes " +
-                                         format_bytes(core->need(1, 1)));
-  }
+  if (Status s = core->holds_a_token(); !s.ok()) return s;
   return core;
+}
+
+Status EngineCore::holds_a_token() const {
+  if (largest_context() >= 1) return {};
+  return Status(Code::over_budget, "a KV budget of " + format_bytes(budget_.limit()) +
+                                       " does not hold a single token of this model: it takes " +
+                                       format_bytes(need(1, 1)));
 }
 
 RequestId EngineCore::submit(Request request, RequestEvents events) {
@@ -200,9 +203,20 @@ void EngineCore::deliver(const Batch& batch, std::span<Work* const> with_output)
   }
 }
 
-void EngineCore::set_budget(Bytes limit) {
+Status EngineCore::set_budget(Bytes limit) {
+  if (limit > options_.kv_budget) {
+    return Status(Code::invalid_input, "the KV budget cannot be more than the " +
+                                           format_bytes(options_.kv_budget) +
+                                           " that weir was started with");
+  }
+  const Bytes before = budget_.limit();
   budget_.set_limit(limit);
+  if (Status s = holds_a_token(); !s.ok()) {
+    budget_.set_limit(before);
+    return s;
+  }
   cache_->fit_to_budget();
+  return {};
 }
 
 }  // namespace weir

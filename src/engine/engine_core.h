@@ -93,7 +93,9 @@ class EngineCore {
   KvCache& cache() { return *cache_; }
   const Budget& budget() const { return budget_; }
   // Another limit from now on: what no longer fits is evicted, then replies end for want of room.
-  void set_budget(Bytes limit);
+  // Errors, which leave the old one: invalid_input above the budget it was made with, over_budget
+  // if not even one token fits.
+  Status set_budget(Bytes limit);
   const Tokenizer& tokenizer() const { return tokenizer_; }
   int64_t max_context() const { return max_context_; }
   int64_t rewind_bound() const { return options_.rewind_bound; }  // as chosen, if automatic
@@ -126,6 +128,7 @@ class EngineCore {
 
   // --- admission (admission.cpp) ---
   void admit_waiting();
+  Status holds_a_token() const;
   Status prepare(Work& work);
   Bytes blocks_for(int64_t tokens) const;
   Bytes global_bytes(int64_t tokens) const;

@@ -275,8 +275,8 @@ TEST_F(TruthAboutReuse, AnEvictionAMissingCheckpointAndARestartHaveTheirOwnReaso
   EXPECT_EQ(no_window.cached + no_window.lost, 320);
 
   const Bytes limit = core->budget().limit();
-  core->set_budget(core->need(40, 1));
-  core->set_budget(limit);
+  EXPECT_TRUE(core->set_budget(core->need(40, 1)).ok());
+  EXPECT_TRUE(core->set_budget(limit).ok());
   const Told evicted = ask(prompt);
   EXPECT_EQ(evicted.reason, MissReason::evicted);
   EXPECT_EQ(evicted.cached + evicted.lost, 688);

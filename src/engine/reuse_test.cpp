@@ -452,7 +452,7 @@ TEST(Reuse, LoweringTheBudgetEvictsAndNeverKills) {
   const auto core = make_tiny_core(reuse_options());
   for (int i = 0; i < 8; ++i) reply_to(*core, saying(text_tokens(400, 300 + 40 * i), 2));
   const Bytes used = core->budget().used();
-  core->set_budget(core->need(600, 1));
+  EXPECT_TRUE(core->set_budget(core->need(600, 1)).ok());
   EXPECT_LE(core->budget().used(), core->need(600, 1));
   EXPECT_LT(core->budget().used(), used);
   core->cache().check_invariants();

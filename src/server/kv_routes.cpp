@@ -75,6 +75,19 @@ json kv_json(EngineCore& core, const Serving& serving, const Caller& caller) {
   return result;
 }
 
+// Bytes as a number, or with a unit as on the command line.
+Result<Bytes> limit_of(const json& body) {
+  const auto limit = body.find("limit");
+  if (limit != body.end() && limit->is_string()) {
+    return parse_bytes(limit->get_ref<const std::string&>());
+  }
+  if (limit != body.end() && limit->is_number_unsigned() &&
+      limit->get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)) {
+    return Bytes{limit->get<int64_t>()};
+  }
+  return Status(Code::invalid_input, "give {\"limit\": BYTES}, a number or such as \"512MiB\"");
+}
+
 // --- /v1/kv/conversations --------------------------------------------------------------------
 
 json conversation_json(const ConversationInfo& info) {
@@ -199,6 +212,17 @@ class Routes {
   Serving& serving_;
 };
 
+void set_limit(Serving& serving, const HttpRequest& request, const Writer& writer) {
+  const std::optional<json> body = body_object(request);
+  const Result<Bytes> limit = limit_of(body.value_or(json::object()));
+  if (!limit) return writer->send(refused(limit.error()));
+  serving.engine.post(
+      [&serving, limit = *limit, writer, caller = request.caller](EngineCore& core) {
+        const Status status = core.set_budget(limit);
+        writer->send(status.ok() ? json_response(kv_json(core, serving, caller)) : refused(status));
+      });
+}
+
 HttpResponse list_all(EngineCore& core, const Serving&, const Caller& caller, const std::string&) {
   json data = json::array();
   for (const ConversationInfo& info : core.conversations().list(caller.tenant)) {
@@ -220,6 +244,12 @@ void add_kv_routes(Router& router, Serving& serving) {
   routes.between_steps("GET", "/v1/kv",
                        [](EngineCore& core, const Serving& s, const Caller& caller,
                           const std::string&) { return json_response(kv_json(core, s, caller)); });
+  router.add(
+      "PUT", "/v1/kv",
+      [&serving](const HttpRequest& request, Writer writer) {
+        set_limit(serving, request, writer);
+      },
+      Access::admin);
   routes.between_steps("GET", "/v1/kv/conversations", list_all);
   routes.between_steps(
       "GET", "/v1/kv/conversations/{name}",

@@ -167,6 +167,30 @@ TEST_F(KvRoutesTest, ANameWithoutAReplyLeavesNothing) {
   EXPECT_TRUE(names(kAlice).empty());
 }
 
+// Lowered while it runs: what is idle goes at once, what is too long from now on is refused.
+TEST_F(KvRoutesTest, AnAdministratorLowersTheBudget) {
+  talk(1, "chat");
+  const int64_t before = ask("GET", "/v1/kv", kRoot).body.at("used");
+  EXPECT_EQ(ask("PUT", "/v1/kv", kAlice, R"({"limit":"1MiB"})").status, 403);
+  for (const char* body : {"", "[]", "{\"limit\":-1}", "{\"limit\":\"much\"}", "{\"limit\":1.5}",
+                           "{\"limit\":\"65MiB\"}"}) {
+    EXPECT_EQ(ask("PUT", "/v1/kv", kRoot, body).status, 400) << body;
+  }
+  EXPECT_EQ(ask("PUT", "/v1/kv", kRoot, R"({"limit":1024})").status, 409);
+  EXPECT_EQ(ask("GET", "/v1/kv", kRoot).body.at("limit"), 64 << 20);
+
+  const Answer lowered =
+      ask("PUT", "/v1/kv", kRoot, "{\"limit\":" + std::to_string(before / 2) + "}");
+  EXPECT_EQ(lowered.status, 200);
+  EXPECT_EQ(lowered.body.at("limit"), before / 2);
+  EXPECT_LE(lowered.body.at("used"), before / 2);
+  Request long_one = greedy(std::vector<Token>(1500, Token{301}), 10);
+  long_one.tenant = 1;
+  EXPECT_EQ(engine->run(long_one).reason, FinishReason::failed);
+  EXPECT_EQ(ask("PUT", "/v1/kv", kRoot, R"({"limit":"64MiB"})").status, 200);
+  EXPECT_EQ(engine->run(long_one).reason, FinishReason::length);
+}
+
 TEST_F(KvRoutesTest, BadBodiesAreRefused) {
   talk(1, "chat");
   constexpr size_t kDepth = 200000;
