@@ -31,6 +31,7 @@ class MeteredWork {
 // The start of libllama's complaint, which ends with the rest of the text.
 std::string short_reason(std::string_view what) {
   constexpr size_t kMost = 80;
+  if (what == "stoul" || what == "stoi") return "a number in it is too large";
   std::string line(what.substr(0, std::min(what.find('\n'), kMost)));
   return line.size() < what.size() ? line + " ..." : line;
 }
@@ -62,7 +63,8 @@ Result<Grammar> Grammar::create(const GrammarParams& params, const Tokenizer& to
   try {
     grammar.build(params, tokenizer);
   } catch (const std::length_error&) {
-    return Status(Code::invalid_input, "the grammar allows the same text in too many ways");
+    return Status(Code::invalid_input,
+                  "the grammar is too large, or allows the same text in too many ways");
   } catch (const std::exception& e) {
     return Status(Code::invalid_input, "the grammar does not parse: " + short_reason(e.what()));
   }
@@ -74,7 +76,8 @@ Result<Grammar> Grammar::create(const GrammarParams& params, const Tokenizer& to
 }
 
 void Grammar::build(const GrammarParams& p, const Tokenizer& tokenizer) {
-  const MeteredWork metered(work_left_);
+  int64_t to_parse = kMostToParse;
+  const MeteredWork metered(to_parse);
   const llama_vocab* vocab = tokenizer.vocab();
   if (p.triggers.empty()) {
     grammar_.reset(llama_sampler_init_grammar(vocab, p.text.c_str(), "root"));
@@ -107,7 +110,7 @@ void Grammar::build(const GrammarParams& p, const Tokenizer& tokenizer) {
 Grammar Grammar::clone() const {
   Grammar copy;
   copy.work_left_ = work_left_;
-  const MeteredWork metered(copy.work_left_);
+  const MeteredWork metered(*work_left_);
   copy.grammar_.reset(llama_sampler_clone(grammar_.get()));
   if (reasoning_) copy.reasoning_.reset(llama_sampler_clone(reasoning_.get()));
   copy.waiting_ = waiting_;
@@ -128,7 +131,7 @@ bool Grammar::allows(Token token) {
 }
 
 void Grammar::filter(llama_token_data_array& candidates) {
-  const MeteredWork metered(work_left_);
+  const MeteredWork metered(*work_left_);
   llama_sampler_apply(grammar_.get(), &candidates);
 }
 
@@ -147,8 +150,8 @@ void Grammar::accept(Token token) {
 }
 
 void Grammar::feed(Token token) {
-  work_left_ = std::min(work_left_ + kWorkPerToken, kMostWork);
-  const MeteredWork metered(work_left_);
+  *work_left_ = std::min(*work_left_ + kWorkPerToken, kMostWork);
+  const MeteredWork metered(*work_left_);
   llama_sampler_accept(grammar_.get(), token);
   if (!waiting_) return;
   Waiting& w = *waiting_;

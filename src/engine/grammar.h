@@ -47,7 +47,7 @@ class Grammar {
   Grammar(Grammar&&) noexcept;
   Grammar& operator=(Grammar&&) noexcept;
   ~Grammar();
-  // The same state, without parsing again.
+  // The same state, without parsing again. May throw as below.
   Grammar clone() const;
 
   // Whether it has a say in the next token: not inside reasoning.
@@ -72,10 +72,11 @@ class Grammar {
     std::vector<Token> seen;  // since its memory was last cut
   };
 
-  // Units of some nanoseconds that libllama may work: a grammar may save up for a hard token (an
-  // enum of a thousand words looks at the whole vocabulary for each) but not take that long for
-  // every one.
-  static constexpr int64_t kMostWork = 500'000'000;
+  // Units of some nanoseconds that libllama may work: to parse, and then for the replies of a
+  // request together. They may save up for a hard token (an enum of a thousand words looks at the
+  // whole vocabulary for each) but not take that long for every one.
+  static constexpr int64_t kMostToParse = 100'000'000;
+  static constexpr int64_t kMostWork = 300'000'000;
   static constexpr int64_t kWorkPerToken = 20'000'000;
 
   Grammar() = default;
@@ -85,7 +86,8 @@ class Grammar {
   SamplerPtr grammar_;
   SamplerPtr reasoning_;  // watches for the marks; may be null
   std::optional<Waiting> waiting_;
-  int64_t work_left_ = kMostWork;
+  // Clones share it, and a thread.
+  std::shared_ptr<int64_t> work_left_ = std::make_shared<int64_t>(kMostWork);
 };
 
 }  // namespace weir

@@ -117,7 +117,9 @@ class GrammarCheck {
                     std::to_string(*most) + " times");
     }
     const uint64_t times = most.value_or(least.value_or(0));
-    if (times > kMostRules) return refuse("repeats something " + std::to_string(times) + " times");
+    if (times > kMostRules) {
+      return refuse("repeats something more than " + std::to_string(kMostRules) + " times");
+    }
     return count(times, item_);
   }
 

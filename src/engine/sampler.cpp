@@ -31,6 +31,13 @@ Status check_ranges(const SamplingParams& p, const Tokenizer& tokenizer) {
   return {};
 }
 
+Status too_much_grammar() {
+  return Status(
+      Code::invalid_input,
+      "the grammar takes too long for a token; it is too large, or allows the same text in too "
+      "many ways");
+}
+
 }  // namespace
 
 void Sampler::Free::operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
@@ -42,7 +49,11 @@ Result<Sampler> Sampler::create(const SamplingParams& p, const Tokenizer& tokeni
   if (Status s = check_ranges(p, tokenizer); !s.ok()) return s;
   Sampler sampler;
   if (p.parsed_grammar) {
-    sampler.grammar_ = p.parsed_grammar->clone();
+    try {
+      sampler.grammar_ = p.parsed_grammar->clone();
+    } catch (const std::exception&) {
+      return too_much_grammar();
+    }
   } else if (!p.grammar.empty()) {
     Result<Grammar> grammar = Grammar::create({.text = p.grammar}, tokenizer);
     if (!grammar) return grammar.error();
@@ -96,9 +107,7 @@ Result<Token> Sampler::sample(std::span<const float> logits) {
     }
     return token;
   } catch (const std::length_error&) {
-    return Status(
-        Code::invalid_input,
-        "the grammar takes seconds for a token; it allows the same text in too many ways");
+    return too_much_grammar();
   } catch (const std::exception& e) {
     return Status(Code::internal, std::string("sampling failed: ") + e.what());
   }

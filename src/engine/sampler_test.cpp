@@ -1,9 +1,11 @@
 #include "engine/sampler.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "engine/testing/tiny_engine.h"
 #include "llama.h"
@@ -168,15 +170,24 @@ TEST(Grammar, HostileTextIsRefused) {
 }
 
 // What a client's grammar, or the one that its schema's pattern becomes, may make libllama do:
-// some of these would take it minutes, for one token.
-TEST(Grammar, AmbiguousTextEndsTheReplyInsteadOfHoldingTheEngine) {
+// some of these would take it minutes or gigabytes, for one token.
+std::vector<std::string> ambiguous_grammars() {
   std::string optional = "root ::= \"x\"";
   for (int i = 0; i < 2000; ++i) optional += " \"a\"?";
-  std::string doubling = "root ::= \"a\" root x | \"a\" root y | \"a\"\nx ::= \"x\"\ny ::= \"y\"\n";
-  for (const std::string& text :
-       {std::string(R"(root ::= (((("a"?){20}){20}){20}){20})"),
-        std::string(R"(root ::= "x" (((("a"?){20}){20}){20}){20})"),
-        std::string("root ::= (([a-z]?){255}){255}"), optional + optional.substr(12), doubling}) {
+  std::string pairs = "root ::= r0\n", deep = pairs;
+  for (int i = 0; i < 60; ++i) pairs += fmt::format("r{} ::= r{} r{}\n", i, i + 1, i + 1);
+  for (int i = 0; i < 3000; ++i) deep += fmt::format("r{} ::= r{} \"x\"\n", i, i + 1);
+  return {R"(root ::= (((("a"?){20}){20}){20}){20})",
+          R"(root ::= "x" (((("a"?){20}){20}){20}){20})",
+          "root ::= (([a-z]?){255}){255}",
+          optional + optional.substr(12),
+          "root ::= \"a\" root x | \"a\" root y | \"a\"\nx ::= \"x\"\ny ::= \"y\"\n",
+          pairs + "r60 ::= [a-z ]?",
+          deep + R"(r3000 ::= ((("a"?){20}){20}){20})"};
+}
+
+TEST(Grammar, AmbiguousTextEndsTheReplyInsteadOfHoldingTheEngine) {
+  for (const std::string& text : ambiguous_grammars()) {
     SamplingParams params{.temperature = 0};
     params.grammar = text;
     Result<Sampler> sampler = Sampler::create(params, tokenizer());
@@ -194,21 +205,68 @@ TEST(Grammar, AmbiguousTextEndsTheReplyInsteadOfHoldingTheEngine) {
   }
 }
 
+std::vector<llama_token_data> whole_vocabulary() {
+  std::vector<llama_token_data> all(static_cast<size_t>(tokenizer().size()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = {static_cast<llama_token>(i), 0.0f, 0.0f};
+  return all;
+}
+
+// Each alternative is compared with all of the class, for each token of the vocabulary.
+TEST(Grammar, LongClassesCount) {
+  std::string text = "root ::= c \"0\"";
+  for (int i = 1; i < 200; ++i) text += fmt::format(" | c \"{}\"", i);
+  text += "\nc ::= [" + std::string(50000, '~') + "]\n";
+  Result<Grammar> grammar = Grammar::create({.text = text}, tokenizer());
+  ASSERT_TRUE(grammar.ok());
+  std::vector<llama_token_data> all = whole_vocabulary();
+  llama_token_data_array array{all.data(), all.size(), -1, false};
+  EXPECT_THROW(grammar->filter(array), std::length_error);
+}
+
+// A chain of rules that name the next one twice: no more work than a plain chain.
+TEST(Grammar, ChainsThatDoubleAreFollowedOnce) {
+  std::string text = "root ::= r0\n";
+  for (int i = 0; i < 400; ++i) text += fmt::format("r{} ::= r{} | r{}\n", i, i + 1, i + 1);
+  Result<Grammar> grammar = Grammar::create({.text = text + "r400 ::= [a-z]+"}, tokenizer());
+  ASSERT_TRUE(grammar.ok()) << grammar.error().message();
+  EXPECT_TRUE(grammar->allows(tokenizer().tokenize("a", false, false)->back()));
+  EXPECT_FALSE(Grammar::create({.text = text + "r400 ::= r0 | \"a\""}, tokenizer()).ok());
+}
+
+// The replies of one request share what they may work.
+TEST(Grammar, ClonesShareTheirWork) {
+  const std::string text = R"(root ::= "x" (("a"?){12}){12})";
+  SamplingParams params{.temperature = 0};
+  params.parsed_grammar =
+      std::make_shared<const Grammar>(*Grammar::create({.text = text}, tokenizer()));
+  std::vector<float> logits(static_cast<size_t>(tokenizer().size()));
+  logits[static_cast<size_t>(tokenizer().tokenize("x", false, false)->back())] = 1;
+  Status end;
+  int replies = 0;
+  for (; replies < 2000 && end.ok(); ++replies) {
+    Result<Sampler> reply = Sampler::create(params, tokenizer());
+    end = reply ? reply->sample(logits).status() : reply.error();
+    if (end.ok()) end = reply->sample(logits).status();
+  }
+  EXPECT_EQ(end.code(), Code::invalid_input) << end.message();
+  EXPECT_GT(replies, 1);
+}
+
 // And what it does not refuse: schemas with long lists and wide repetitions are ordinary.
 TEST(Grammar, LargeButPlainTextIsFollowed) {
-  std::string words = "root ::= \"w0\"";
+  std::string words = "root ::= \"w0\"", many = words;
+  for (int i = 1; i < 5000; ++i) many += " | \"w" + std::to_string(i) + "\"";
   for (int i = 1; i < 1000; ++i) words += " | \"w" + std::to_string(i) + "\"";
   std::string fields = "root ::= ";
   for (int i = 0; i < 200; ++i) fields += "( \"f" + std::to_string(i) + "=\" [0-9]+ \",\" )? ";
   for (const std::string& text :
-       {words, fields + "\"!\"", std::string("root ::= [a-z]{1,255}"),
+       {words, many, fields + "\"!\"", std::string("root ::= [a-z]{1,255}"),
         std::string(R"(root ::= "[" ("\"" [^"]{0,64} "\"" ","?){0,20} "]")")}) {
     Result<Grammar> grammar = Grammar::create({.text = text}, tokenizer());
     ASSERT_TRUE(grammar.ok()) << text.substr(0, 60) << ": " << grammar.error().message();
     for (int i = 0; i < 40; ++i) {
       Token next = -1;
-      std::vector<llama_token_data> all;
-      for (Token t = 0; t < tokenizer().size(); ++t) all.push_back({t, 0.0f, 0.0f});
+      std::vector<llama_token_data> all = whole_vocabulary();
       llama_token_data_array array{all.data(), all.size(), -1, false};
       ASSERT_NO_THROW(grammar->filter(array)) << text.substr(0, 60);
       for (const llama_token_data& one : all) {

@@ -62,7 +62,9 @@ void OpenAiApi::add_routes(Router& router) {
 HttpHandler OpenAiApi::by_worker(Work work) {
   return [this, work](const HttpRequest& request, Writer writer) {
     workers_->post([this, work, request = std::make_shared<const HttpRequest>(request),
-                    writer = std::move(writer)] { (this->*work)(*request, writer); });
+                    writer = std::move(writer)] {
+      if (!writer->is_gone()) (this->*work)(*request, writer);
+    });
   };
 }
 

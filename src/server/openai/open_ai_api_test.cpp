@@ -433,7 +433,7 @@ TEST_F(OpenAiApiTest, RefusalsHaveOpenAisShape) {
   body = chat("a");
   body["response_format"] =
       Json::parse(R"({"type":"json_schema","json_schema":{"schema":{"type":"no such type"}}})");
-  refused(body);
+  EXPECT_EQ(refused(body), "response_format");
 }
 
 TEST_F(OpenAiApiTest, ErrorsOfTheEngineKeepTheirStatusBeforeAStreamBegins) {

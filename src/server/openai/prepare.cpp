@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "engine/schema_check.h"
 #include "engine/text_stream.h"
 
 namespace weir {
@@ -180,6 +181,10 @@ Parsed<ChatPrompt> Preparer::apply(const openai::ChatRequest& from, ChatInput& i
                    "this model has no chat template; use /v1/completions with a plain prompt", "");
   }
   input = chat_input(from);
+  if (!input.json_schema.empty()) {
+    if (Status s = check_schema(input.json_schema); !s.ok())
+      return invalid("invalid_schema", s.message(), "response_format");
+  }
   Result<ChatPrompt> prompt = template_->apply(input);
   if (!prompt) return invalid("", prompt.error().message(), "messages");
   return std::move(*prompt);
