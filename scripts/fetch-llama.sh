@@ -27,6 +27,7 @@ patch=$root/scripts/llama-grammar.patch
 applied=$llama_source/.weir-patch
 if ! cmp -s "$patch" "$applied"; then
   say "patching llama.cpp ($(basename "$patch"))"
+  rm -f "$applied"
   git -C "$llama_source" checkout --quiet -- .
   git -C "$llama_source" apply "$patch" || die "$patch does not fit llama.cpp $llama_release"
   cp "$patch" "$applied"

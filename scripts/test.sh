@@ -26,7 +26,7 @@ start_gtest() {
 # counts as one more failure.
 report_gtest() {
   local name=$1 log="$logs/$1.log" code seconds ok bad
-  read -r code seconds <"$logs/$name.end"
+  read -r code seconds <"$logs/$name.end" || { code=1 seconds=0; }
   ok=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
   bad=$(sed -n 's/^ *\([0-9]*\) FAILED TEST.*/\1/p' "$log" | tail -n 1)
   : "${ok:=0}" "${bad:=0}"
@@ -55,6 +55,7 @@ run_gtests() {
   [ $# -eq 0 ] || shift
   set -m
   for name in "${names[@]}"; do
+    rm -f "$logs/${name}_test.$suffix.end"
     while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
     start_gtest "${name}_test.$suffix" "$dir/${name}_test" "$@" &
     pids[$name]=$!

@@ -193,7 +193,7 @@ TEST(Serve, TheBannerNamesTheContextThatFits) {
 
 // Field case 31: an option that changes nothing for this model is announced.
 TEST(Serve, OptionsWithoutEffectAreAnnounced) {
-  Server server(usual({"--kv-share", "off", "--kv-type-local", "q8_0"}));
+  Server server(usual({"--kv-share", "off", "--kv-type-local", "q8_0", "--repeat-last-n", "-1"}));
   ASSERT_NE(server.port(), 0);
   server.terminate();
   EXPECT_EQ(server.exit_code(), 0);

@@ -185,9 +185,9 @@ int run(const ServeOptions& options) {
       Model::load(options.engine.model_path, options.engine.model_options(true));
   if (!model) return report(model.error());
   // Requests that name no others have these.
-  if (Result<Sampler> sampler =
-          Sampler::create(server->openai.sampling, Tokenizer((*model)->vocab()));
-      !sampler) {
+  SamplingParams sampling = server->openai.sampling;
+  sampling.repeat_last_n = std::max(sampling.repeat_last_n, 0);  // the engine knows the context
+  if (Result<Sampler> sampler = Sampler::create(sampling, Tokenizer((*model)->vocab())); !sampler) {
     return report(sampler.error());
   }
   Result<EngineOptions> engine_options = options.engine.engine_options(**model);

@@ -80,6 +80,9 @@ Status EngineCore::prepare(Work& work) {
   work.stream = TextStream(work.request.stop);
   work.tokens = work.request.prompt;
   work.reply.usage.prompt_tokens = work.prompt_length();
+  if (options_.reuse) {
+    cache_->note_return(tenants_->name_space(work.request.tenant), work.request.prompt);
+  }
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "base/quote.h"
 #include "engine/common_prefix.h"
@@ -19,12 +20,10 @@ Status Conversations::check_name(std::string_view name) {
 }
 
 void Conversations::start(TenantId tenant, const std::string& name) {
-  Names& names = names_[tenant];
-  if (!names.contains(name)) {
-    if (names.size() >= kMostPerTenant) forget_oldest(tenant);
-    names[name].last_use = Clock::now();
-  }
-  ++names[name].running;
+  const auto [place, is_new] = names_[tenant].try_emplace(name);
+  if (is_new) place->second.last_use = Clock::now();
+  place->second.is_new |= is_new;
+  ++place->second.running;
 }
 
 void Conversations::end(TenantId tenant, const std::string& name) {
@@ -32,14 +31,13 @@ void Conversations::end(TenantId tenant, const std::string& name) {
   const auto found = names.find(name);
   --found->second.running;
   // Nothing was ever computed.
-  if (found->second.running == 0 && found->second.tokens.empty()) {
-    release_pin(found->second);
-    names.erase(found);
-  }
+  if (found->second.running == 0 && found->second.is_new) names.erase(found);
 }
 
 void Conversations::record(TenantId tenant, const std::string& name, std::vector<int32_t> tokens) {
-  Entry& entry = names_[tenant][name];
+  Names& names = names_[tenant];
+  Entry& entry = names[name];
+  if (std::exchange(entry.is_new, false) && names.size() > kMostPerTenant) forget_oldest(tenant);
   const NamespaceId space = tenants_.name_space(tenant);
   entry.tokens = std::move(tokens);
   if (entry.pin) {  // it moves on with the conversation
@@ -152,8 +150,8 @@ Result<int64_t> Conversations::checkpoint(TenantId tenant, std::string_view name
   next.push_back(-1);
   const PrefixMatch found = cache_.match(space, next);
   if (found.tokens == 0 || found.heal_tokens > 0)
-    return Status(Code::over_budget, "the KV of conversation " + quote(std::string(name)) +
-                                         " is no longer there; continue it first");
+    return Status(Code::over_budget, "there is no KV of conversation " + quote(std::string(name)) +
+                                         " to keep; continue it first");
   Result<SeqId> seq = cache_.resume(space, next, found);
   if (!seq) return seq.error();
   cache_.mark_restart(*seq, RestartKind::client);

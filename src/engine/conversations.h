@@ -75,6 +75,7 @@ class Conversations {
     Clock::time_point last_use;
     std::optional<PinId> pin;
     int running = 0;
+    bool is_new = false;  // its first request has not ended
   };
   using Names = std::map<std::string, Entry, std::less<>>;
 

@@ -70,15 +70,18 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const Model& model, KvDev
   }
   core->tenants_ = std::make_unique<Tenants>(*core->cache_, options.tenants);
   core->conversations_ = std::make_unique<Conversations>(*core->cache_, *core->tenants_);
-  if (Status s = core->holds_a_token(); !s.ok()) return s;
+  if (Status s = core->holds_a_token(options.kv_budget); !s.ok()) return s;
   return core;
 }
 
-Status EngineCore::holds_a_token() const {
-  if (largest_context() >= 1) return {};
-  return Status(Code::over_budget, "a KV budget of " + format_bytes(budget_.limit()) +
+Status EngineCore::holds_a_token(Bytes limit) const {
+  const Bytes floors = tenants_->most_floors_of_others();
+  if (need(1, 1) + floors <= limit) return {};
+  std::string beside;
+  if (floors.v > 0) beside = " beside the tenants' floors of " + format_bytes(floors);
+  return Status(Code::over_budget, "a KV budget of " + format_bytes(limit) +
                                        " does not hold a single token of this model: it takes " +
-                                       format_bytes(need(1, 1)));
+                                       format_bytes(need(1, 1)) + beside);
 }
 
 RequestId EngineCore::submit(Request request, RequestEvents events) {
@@ -209,12 +212,8 @@ Status EngineCore::set_budget(Bytes limit) {
                                            format_bytes(options_.kv_budget) +
                                            " that weir was started with");
   }
-  const Bytes before = budget_.limit();
+  if (Status s = holds_a_token(limit); !s.ok()) return s;
   budget_.set_limit(limit);
-  if (Status s = holds_a_token(); !s.ok()) {
-    budget_.set_limit(before);
-    return s;
-  }
   cache_->fit_to_budget();
   return {};
 }

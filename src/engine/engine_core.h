@@ -94,7 +94,7 @@ class EngineCore {
   const Budget& budget() const { return budget_; }
   // Another limit from now on: what no longer fits is evicted, then replies end for want of room.
   // Errors, which leave the old one: invalid_input above the budget it was made with, over_budget
-  // if not even one token fits.
+  // if not even one token fits beside the tenants' floors.
   Status set_budget(Bytes limit);
   const Tokenizer& tokenizer() const { return tokenizer_; }
   int64_t max_context() const { return max_context_; }
@@ -128,7 +128,7 @@ class EngineCore {
 
   // --- admission (admission.cpp) ---
   void admit_waiting();
-  Status holds_a_token() const;
+  Status holds_a_token(Bytes limit) const;
   Status prepare(Work& work);
   Bytes blocks_for(int64_t tokens) const;
   Bytes global_bytes(int64_t tokens) const;

@@ -136,8 +136,9 @@ void EngineCore::let_go(Work& work) {
   end_load(work);
   if (!work.has_seq) return;
   work.has_seq = false;
+  if (options_.reuse) cache_->note_leave(work.seq);
   cache_->release(work.seq);
-  if (!work.is_named) return;
+  if (!work.is_named || work.committed == 0) return;
   work.tokens.resize(static_cast<size_t>(work.committed));
   conversations_->record(work.request.tenant, work.request.conversation_name,
                          std::move(work.tokens));

@@ -304,6 +304,26 @@ TEST(Reuse, LeastRecentlyUsedMeansUsed) {
   EXPECT_GT(core->stats().evictions, 0u);
 }
 
+// Given up before anything was computed: who was there stays as it was, and nobody else comes.
+TEST(Reuse, ARequestThatNeverRanLeavesNoTraceOfItsName) {
+  const auto core = make_tiny_core(reuse_options());
+  Request request = saying(text_tokens(300), 4);
+  request.conversation_name = "chat";
+  reply_to(*core, request);
+  const int64_t tokens = core->conversations().inspect(0, "chat")->tokens;
+  request.prompt = text_tokens(200, 700);
+  for (const char* name : {"chat", "other"}) {
+    request.conversation_name = name;
+    core->cancel(core->submit(request, {}));
+    EXPECT_EQ(core->conversations().inspect(0, name)->running, 1);
+    while (core->step()) {
+    }
+  }
+  EXPECT_EQ(core->conversations().inspect(0, "chat")->tokens, tokens);
+  EXPECT_EQ(core->conversations().inspect(0, "chat")->running, 0);
+  EXPECT_EQ(core->conversations().inspect(0, "other").status().code(), Code::not_found);
+}
+
 // One tenant never finds, or counts, what another has read.
 TEST(Reuse, TenantsDoNotShare) {
   EngineOptions options = reuse_options();

@@ -81,6 +81,8 @@ void EngineCore::learn_pace(const Batch& batch, double step_seconds) {
     pace = seen > pace ? seen : pace + kNewWeight * (seen - pace);
   };
   if (prompt == 0 && decoding > 0) learn(decode_seconds_, step_seconds);
+  // Beside a prompt there is only an upper bound.
+  if (decoding > 0) decode_seconds_ = std::min(decode_seconds_, step_seconds);
   if (prompt >= kSmallestPiece) {
     const double own =
         std::max(0.1 * step_seconds, step_seconds - (decoding ? decode_seconds_ : 0));

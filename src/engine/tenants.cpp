@@ -20,4 +20,10 @@ Bytes Tenants::floors_of_others(TenantId id) const {
   return sum;
 }
 
+Bytes Tenants::most_floors_of_others() const {
+  Bytes most;
+  for (uint32_t i = 0; i < options_.size(); ++i) most = std::max(most, floors_of_others(i));
+  return most;
+}
+
 }  // namespace weir

@@ -31,6 +31,7 @@ class Tenants {
   size_t size() const { return spaces_.size(); }
   // Bytes that others may not evict: the sum of the floors but for `id`'s.
   Bytes floors_of_others(TenantId id) const;
+  Bytes most_floors_of_others() const;  // of any tenant's
 
  private:
   std::vector<TenantOptions> options_;

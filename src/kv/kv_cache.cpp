@@ -191,7 +191,6 @@ Result<SeqId> KvCache::fork(SeqId seq) {
 void KvCache::release(SeqId seq) {
   Sequence& s = impl_->change(seq);
   impl_->touch(s);
-  if (s.is_named() && s.length > 0) impl_->returns.leave(impl_->clock);
   impl_->drop_all(s);
   const bool was_named = s.is_named();
   const NamespaceId id = impl_->payer(s);

@@ -124,6 +124,10 @@ class KvCache {
   // How much of `prompt` is known. One pass, O(blocks). Chooses the restart boundary, or the one
   // with healing, that leaves the fewest tokens to compute. Changes nothing.
   PrefixMatch match(NamespaceId id, std::span<const int32_t> prompt) const;
+  // What eviction learns from: a request for this prompt has come, before anything is done for it;
+  // and one ends, before its sequence is released.
+  void note_return(NamespaceId id, std::span<const int32_t> prompt);
+  void note_leave(SeqId seq);
   // A named sequence over the blocks of `match`, which must be of this prompt. Takes no memory.
   // With healing the sequence starts at match.first_computed(), and steps up to
   // replay_end() == match.tokens rebuild local rows; they read the stored global ones and must not

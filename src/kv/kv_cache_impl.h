@@ -124,7 +124,6 @@ struct KvCache::Impl {
 
   // --- the path of a named sequence (kv_path.cpp) ---
   void enter_path(Sequence& s, PrefixNode& tail);
-  void note_return(NamespaceId id, std::span<const int32_t> prompt);
   void share_path(Sequence& s);           // into its tables, when it starts
   void leave_path(Sequence& s);           // back to the root
   void cut_path(Sequence& s, int64_t n);  // back to n tokens
@@ -199,7 +198,7 @@ struct KvCache::Impl {
   Evictable evictable(std::span<const SeqId> keep) const;
   void add_sequences(Evictable& all, std::span<const SeqId> keep) const;
   void add_tail(Evictable& all, PrefixNode& leaf, const ReturnAges::Rates& rates) const;
-  void add_restart(Evictable& all, PrefixNode& node) const;
+  void add_restart(Evictable& all, PrefixNode& node, const ReturnAges::Rates& rates) const;
   // Without those of other namespaces that would fall under their floor.
   Evictable without_protected(Evictable all, const std::map<NamespaceId, Bytes>& growth) const;
   int64_t unique_bytes(const Sequence& s) const;

@@ -56,7 +56,8 @@ void KvCache::Impl::add_tail(Evictable& all, PrefixNode& leaf,
   all.nodes.push_back(&leaf);
 }
 
-void KvCache::Impl::add_restart(Evictable& all, PrefixNode& node) const {
+void KvCache::Impl::add_restart(Evictable& all, PrefixNode& node,
+                                const ReturnAges::Rates& rates) const {
   if (node.is_idle_leaf() || reads_nothing_local(node)) return;
   EvictionCandidate unit;
   unit.kind = EvictionCandidate::Kind::restart;
@@ -69,7 +70,7 @@ void KvCache::Impl::add_restart(Evictable& all, PrefixNode& node) const {
   unit.last_use = node.restart->last_use;
   unit.age = clock - unit.last_use;
   // Who goes back does so at once or never, whatever the conversation does.
-  unit.return_rate = 1 / static_cast<double>(unit.age + 1);
+  unit.return_rate = rates.falling(unit.age);
   unit.is_active = node.live > 0;
   unit.is_pinned = node.pins > 0;
   all.units.push_back(unit);
@@ -81,7 +82,7 @@ KvCache::Impl::Evictable KvCache::Impl::evictable(std::span<const SeqId> keep) c
   add_sequences(all, keep);
   const ReturnAges::Rates rates = returns.rates(clock);
   for (PrefixNode* leaf : index.idle_leaves()) add_tail(all, *leaf, rates);
-  for (PrefixNode* node : index.restarts()) add_restart(all, *node);
+  for (PrefixNode* node : index.restarts()) add_restart(all, *node, rates);
   return all;
 }
 

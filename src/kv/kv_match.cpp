@@ -83,7 +83,6 @@ Result<SeqId> KvCache::resume(NamespaceId id, std::span<const int32_t> prompt,
     WEIR_CHECK(match.heal_tokens == 0 || !impl.layout.is_local(impl.layout.groups[g]) ||
                match.first_computed() <= needed);
   }
-  impl.note_return(id, prompt);
   const SeqId seq = create_sequence(id);
   Sequence& s = impl.at(seq);
   impl.enter_path(s, node);
@@ -100,17 +99,23 @@ Result<SeqId> KvCache::resume(NamespaceId id, std::span<const int32_t> prompt,
 
 // Whether a prompt goes on where an idle prefix ends, in the store or in its memory of what it gave
 // up. One that leaves a known path earlier is a new branch.
-void KvCache::Impl::note_return(NamespaceId id, std::span<const int32_t> prompt) {
-  const auto B = static_cast<size_t>(block_tokens());
-  const PrefixNode& known = index.find(*space(id).root, prompt);
+void KvCache::note_return(NamespaceId id, std::span<const int32_t> prompt) {
+  Impl& impl = *impl_;
+  const auto B = static_cast<size_t>(impl.block_tokens());
+  const PrefixNode& known = impl.index.find(*impl.space(id).root, prompt);
   std::optional<uint64_t> last_use;
   if (known.is_idle_leaf()) last_use = known.last_use;
   uint64_t hash = known.path_hash;
   for (size_t at = static_cast<size_t>(known.end()); at + B <= prompt.size(); at += B) {
-    hash = index.hash_after(hash, prompt.subspan(at, B));
-    if (ghosts.knows(hash)) last_use = ghosts.last_use(hash, clock);
+    hash = impl.index.hash_after(hash, prompt.subspan(at, B));
+    if (impl.ghosts.knows(hash)) last_use = impl.ghosts.last_use(hash, impl.clock);
   }
-  if (last_use) returns.come_back(*last_use, clock);
+  if (last_use) impl.returns.come_back(*last_use, impl.clock);
+}
+
+void KvCache::note_leave(SeqId seq) {
+  const Sequence& s = impl_->at(seq);
+  if (s.is_named() && s.length > 0) impl_->returns.leave(impl_->clock);
 }
 
 // Fills the tables of a sequence that starts on known blocks.

@@ -25,6 +25,10 @@ class ReturnAges {
     // Returns to expect per use of the store from a prefix that has been idle for `age`. Without
     // any return yet it falls as 1 / (age + 1).
     double operator()(uint64_t age) const;
+    // The same of what does not follow their habits: it falls with age, on the same scale.
+    double falling(uint64_t age) const {
+      return 1 / ((static_cast<double>(age) + 1) * (1 + gone_));
+    }
 
    private:
     friend class ReturnAges;
