@@ -70,7 +70,7 @@ Result<CatalogMeasurement> measure_kv(const ModelFacts& facts, const CatalogMeas
   const Result<SynthSummary> written = synthesize(facts, synth, file.path());
   if (!written) return written.error();
   ModelOptions options;
-  options.huge_pages = false;  // from the mapped file: no second copy
+  options.huge_pages = false;  // from the mapped file, but for what is repacked: one copy of each
   const Result<std::unique_ptr<Model>> model = Model::load(file.path(), options);
   if (!model) return model.error();
 
