@@ -143,7 +143,7 @@ int measure(const CatalogArguments& a) {
 void add_threads(CLI::App* command, const std::shared_ptr<CatalogArguments>& a) {
   command->add_option("-t,--threads", a->n_threads, "threads that measure")
       ->capture_default_str()
-      ->check(CLI::Range(1, 512));
+      ->check(CLI::Range(1, kMaxThreads));
 }
 
 // Runs `work` with the arguments when the command was given.

@@ -20,8 +20,6 @@
 namespace weir {
 namespace {
 
-constexpr int kMaxThreads = 512;  // ggml's limit
-
 std::optional<int64_t> first_number(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

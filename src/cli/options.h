@@ -12,6 +12,8 @@
 
 namespace weir {
 
+constexpr int kMaxThreads = 512;  // ggml's limit
+
 // The options of how KV is stored. What names less wins: --kv-type-local-k over --kv-type-local
 // over --kv-type-k over --kv-type.
 struct KvTypeOptions {
